@@ -1,4 +1,4 @@
-"""``lowtide leaks``: run a script as it is, and name the graphs that outlive their step."""
+"""``lowtide leaks``: run a script as it is, and name the graphs and tensors that pile up."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ LEAKS = 1  # the exit code
 
 
 def leaks(script: str, args: Sequence[str], module: bool = False, out: str | None = None) -> int:
-    """Run a script; print each graph that survives its step, with the line that keeps it.
+    """Run a script; print what survives its step, with the line that keeps it.
 
-    A step ends where the optimizers have stepped, or with a backward pass if there are none.
+    That is graphs, and tensors without one that pile up. A step ends where the optimizers have
+    stepped; without any, with a backward pass; without that, where a model is called again.
 
     Args:
         script: A file, or a module's name.

@@ -230,7 +230,11 @@ def user_line() -> str:
     """Return ``file:line`` of the innermost frame of the user's program."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if kind_of(frame.f_code.co_filename) == USER:
-            return file_line(frame.f_code.co_filename, frame.f_lineno)
+        filename = frame.f_code.co_filename
+        kind = _kinds.get(filename)
+        if kind is None:
+            kind = _kinds[filename] = kind_of(filename)
+        if kind == USER:
+            return file_line(filename, frame.f_lineno)
         frame = frame.f_back
     return ""

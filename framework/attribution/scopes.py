@@ -43,7 +43,8 @@ _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
 _listeners: dict[str, list[Callable[..., Any]]] = {
-    "seen": [], "stepped": [], "made": [], "owned": [], "began": [], "called": []
+    "seen": [], "stepped": [], "made": [], "owned": [], "began": [], "called": [],
+    "entered": [],
 }  # fmt: skip
 _wrapped: list[tuple[type, Any]] = []
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # all there are; each adds itself
@@ -105,6 +106,7 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
             called; ``stepped(optimizer)`` after each step; ``owned(tensor, parameter)`` with each
             new tensor of an optimizer's state; ``made(node)`` with each new node of the graph,
             before it has its edges; ``began(node)`` when a backward begins, with its first node;
+            ``entered(module)`` at each call of an outermost module, before it;
             ``called(module)`` to answer what the program calls an outermost module, the module
             around it, if only that has a name, and if there is no other model beside it; or None.
     """
@@ -242,6 +244,8 @@ def enter(module: Any) -> Scope:
         level = level.outer.owner if level.outer is not None else None
     if entry is None:
         if owner is None:
+            for listener in _listeners["entered"]:
+                listener(module)
             entry = _root(module, top)
         else:  # a module that no module around it knows
             assert top is not None

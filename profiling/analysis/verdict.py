@@ -6,6 +6,7 @@ Text report, page and terminal begin with these sentences.
 from __future__ import annotations
 
 from ...framework.memory.ledger import ROLES, format_bytes
+from ..leaks.findings import summary
 from ..record.recording import BEFORE, Recording
 from .callers import by_caller, line_of
 from .diff import between, changes
@@ -42,17 +43,16 @@ def growth(recording: Recording, device: int) -> str:
 
 
 def survivors(recording: Recording) -> str:
-    """Say how many graphs outlive their step, and what the largest is held by; or nothing."""
+    """Say what outlives its step, and what the largest is held by; or nothing."""
     found = recording.findings
     if not found:
         return ""
-    count = sum(f.kind != "shared" for f in found)
-    graphs = "graph survives its" if count == 1 else "graphs survive their"
     nodes = sum(f.growth_nodes_per_step for f in found)
     nbytes = format_bytes(sum(f.growth_bytes_per_step for f in found))
+    adds = f"{nodes:,} nodes and {nbytes}" if nodes else nbytes
     return (
-        f"{count} {graphs} step; each step adds {nodes:,} nodes and {nbytes}. "
-        f"The largest is held by {found[0].root}. {found[0].fix}"
+        f"{summary(found)}; each step adds {adds}. The largest is held by {found[0].root}. "
+        f"{found[0].fix}"
     )
 
 

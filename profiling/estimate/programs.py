@@ -27,6 +27,7 @@ from ...framework.autograd.hooks import register_post_accumulate_hook
 from ...framework.devices import live_backends, on_new_backend
 from ...framework.modes import local
 from ...framework.tensor import Tensor
+from ..leaks.detect import detect_retained
 from ..profiler import MemoryProfiler
 from . import fake_kernels
 from .advise import answer, device_and_limit
@@ -121,6 +122,7 @@ class _Program:
         self.until = STEPS
         self.live: list[dict[str, int]] = []  # bytes of each device, after each step
         self.reached: set[str] = set()
+        self.watch = detect_retained()
         self.start: dict[int, tuple[int, int]] = {}
         self.limits = {str(be.device): be.ledger.limit for be in live_backends()}
 
@@ -203,14 +205,14 @@ class _Program:
             branch.begin()
             raise _GoesOn([], branch, WATCHED)
         try:
-            live, peaks = branch.answer()
+            live, peaks, found = branch.answer()
         except (Exception, SystemExit):  # what is wrong with the program, its estimate says
             return None
         after = [found.get(device, 0) for found in live]
         half = len(after) // 2
         steps = len(after) - 1 - half
         grown = max(0, (after[-1] - after[half]) // steps) if steps > 0 else 0
-        return Run(len(after), peaks.get(device, 0), grown)
+        return Run(len(after), peaks.get(device, 0), grown, found)
 
     # In a copy
 
@@ -229,6 +231,8 @@ class _Program:
         on_new_backend.append(self._watch)
         self.prof = MemoryProfiler()
         self.prof.__enter__()
+        if self.until != STEPS:  # who holds what grows
+            self.watch.__enter__()
         scopes.listen(False, stepped=self._stepped)
 
     def _watch(self, be: Any) -> None:
@@ -250,7 +254,9 @@ class _Program:
         # The figures, to the process that asks; then this one ends.
         assert self.branch is not None
         if self.until != STEPS:
-            self.branch.give((self.live, {str(b.device): b.ledger.peak for b in live_backends()}))
+            self.watch.__exit__(None, None, None)
+            peaks = {str(b.device): b.ledger.peak for b in live_backends()}
+            self.branch.give((self.live, peaks, tuple(self.watch.findings)))
         try:
             for change in self.changes:
                 change.check()

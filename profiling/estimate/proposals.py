@@ -9,10 +9,12 @@ from itertools import zip_longest
 from typing import Any
 
 from ...framework.memory.ledger import format_bytes
+from ..leaks.findings import Finding
 
 NOTHING_LOST = "no parameter loses its gradient"
 MOST_CODE = 4  # proposals of a kind whose code is printed
 MOST_ROWS, MOST_REASONS = 12, 3  # rows of a table, reasons why something was not tried
+MOST_NAMED = 2  # holders of what a run keeps
 NARROWEST = 16  # columns of a cell that is broken into lines
 
 
@@ -84,11 +86,13 @@ class Run:
         steps: How many of the optimizer's steps were watched.
         peak_bytes: Highest live bytes until then.
         growth_bytes_per_step: By how much what lives after a step grows, in the later half.
+        findings: What holds the values that survive their step, most growth first.
     """
 
     steps: int
     peak_bytes: int
     growth_bytes_per_step: int
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,8 @@ class Advice:
         else:
             left = (self.limit_bytes - run.peak_bytes) // run.growth_bytes_per_step
             then = f"it passes the limit after some {run.steps + left + 1} steps."
-        return [f"{grows}{then} `lowtide leaks` names what stays."]
+        who = [str(f) for f in run.findings if f.kind != "shared"][:MOST_NAMED]
+        return [f"{grows}{then}", *(who or ["`lowtide leaks` names what stays."])]
 
     def _not_tried(self, width: int) -> list[str]:
         by_reason: dict[str, list[str]] = {}

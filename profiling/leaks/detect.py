@@ -25,12 +25,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
-from types import FrameType, GeneratorType, TracebackType
 from typing import Any
 
 from ...framework.interrupts import WholeContext
-from ...framework.tensor import Tensor, ViewInfo
+from .containers import dropped_root, grouped, is_other_holder
 from .findings import (
     NOTHING,
     Finding,
@@ -42,18 +40,15 @@ from .findings import (
     shared_finding,
     warn_at,
 )
+from .growing_tensors import GrowingTensors
 from .node_tracker import NodeTracker, Site
-from .ownership import Root, shares
+from .ownership import shares
 from .referrers import ReferrerPath, find_referrers
 from .survivors import SIGN, SOURCES, LiveNodes
 
 _RIPE = 10  # steps after which a finding is not doubted any more
 HOLDERS = 4  # containers of the same graphs that are looked for
 _ABSENT = 32  # steps of others after which an optimizer is not waited for
-
-
-# What is dropped with all that it holds; of another object, what leads to a graph.
-_WHOLE = (list, deque, set, BaseException, FrameType, TracebackType, GeneratorType)
 
 
 class detect_retained(WholeContext):
@@ -87,11 +82,14 @@ class detect_retained(WholeContext):
 
     def __init__(self, warn: bool = False) -> None:
         self.warn = bool(warn)
-        self._generations = NodeTracker(self._passed, self._optimized)
+        self._generations = NodeTracker(self._passed, self._optimized, self._called)
+        self._tensors = GrowingTensors(self._generations)
         self._lock = threading.RLock()
         self._records: dict[tuple[str, ...], FindingRecord] = {}
-        self._mode = "backward"
+        self._mode = "evaluation"
         self._ends = 0
+        self._over = False
+        self._met: weakref.WeakSet[Any] = weakref.WeakSet()  # outermost modules of this step
         self._optimizers: dict[int, list[Any]] = {}  # id -> [weak reference, stepped, missed]
         self._explained: set[Site] = set()
         self._fruitless = self._rest = 0
@@ -99,6 +97,7 @@ class detect_retained(WholeContext):
         self.shared_bytes = self.elsewhere_bytes = 0
         self._old: dict[int, Any] = {}  # static graphs already told of
         self._idle: dict[str, set[int]] = {}
+        self._warned: set[Any] = set()  # keys of records
 
     def _enter(self) -> detect_retained:
         self._generations.start()
@@ -106,16 +105,17 @@ class detect_retained(WholeContext):
 
     def _leave(self) -> None:
         with self._lock:
-            before = set(self._records)
+            self._over = True
             # What the last step left behind it is new: no step ends after that. And of lines that
             # are explained, other containers may hold graphs by now.
             self._explained.clear()
             self._rest = 0
             self._look_around(only_new=self._looked == self._ends)
+            self._tensors.stop()
         self._generations.stop()
         self._old.clear()
         self._optimizers.clear()
-        self._tell(before)
+        self._tell()
 
     # When a step ends
 
@@ -127,7 +127,24 @@ class detect_retained(WholeContext):
                 self._begin_again()
             self._end_of_step()
 
+    def _called(self, module: Any) -> None:
+        # An outermost module, which begins a step if there is no backward: an evaluation.
+        if self._mode != "evaluation":
+            return
+        with self._lock:
+            if self._generations.any_pass:
+                return
+            if module in self._met:
+                self._met.clear()
+                self._end_of_step()
+            self._met.add(module)
+
     def _passed(self) -> None:
+        if self._mode == "evaluation":
+            with self._lock:
+                self._mode = "backward"
+                if self._ends:
+                    self._begin_again()
         if self._mode == "backward":
             with self._lock:
                 self._end_of_step()
@@ -139,7 +156,7 @@ class detect_retained(WholeContext):
             known = self._optimizers.get(id(optimizer))
             if known is None or known[0]() is not optimizer:
                 known = self._optimizers[id(optimizer)] = [weakref.ref(optimizer), True, 0]
-                if self._mode == "backward" or len(self._optimizers) > 1:
+                if self._mode in ("evaluation", "backward") or len(self._optimizers) > 1:
                     self._mode = "optimizer"
                     self._begin_again()
                     for one in self._optimizers.values():  # in the period that was one step
@@ -162,6 +179,7 @@ class detect_retained(WholeContext):
 
     def _begin_again(self) -> None:
         self._generations.begin_again()
+        self._tensors.begin_again()
         self._records = {key: case for key, case in self._records.items() if case.seen >= _RIPE}
         self._ends = self._ends if self._records else 0
         self._explained.clear()
@@ -173,26 +191,40 @@ class detect_retained(WholeContext):
 
     def _end_of_step(self) -> None:
         self._ends += 1
-        before = set(self._records)
         if self._ends >= self._next:
             self._look_around()
             # A leak grows: then it is looked at ever less often, or steps would slow down.
-            self._next = self._ends + (self._ends // 8 or 1 if self._explained else 1)
+            grows = self._explained or any(not case.graph for case in self._records.values())
+            self._next = self._ends + (self._ends // 8 or 1 if grows else 1)
         self._collected()
         self._idle_passes()
         self._fed()
         self._generations.step += 1
-        self._tell(before)
+        self._tell()
 
-    def _tell(self, before: set[Any]) -> None:
+    def _tell(self) -> None:
         # At the line that keeps the graph, else at that which made it: this one is of no use.
         if self.warn:
-            for key in self._records.keys() - before:
-                found = self._records[key].finding()
-                warn_at(found.kept_at or found.line, UserWarning, str(found))
+            told = self._told()
+            for key, case in told.items():
+                if key not in self._warned:
+                    found = case.finding()
+                    warn_at(found.kept_at or found.line, UserWarning, str(found))
+            self._warned |= told.keys()
+
+    def _told(self) -> dict[tuple[str, ...], FindingRecord]:
+        step, base = self._generations.step, self._tensors.base
+        return {k: c for k, c in self._records.items() if c.told(step, base, self._over)}
 
     def _look_around(self, only_new: bool = False) -> None:
         self._looked = self._ends
+        if self._mode != "evaluation" or self._over:  # there, graphs are looked at once
+            self._look_at_graphs(only_new)
+        for case in self._tensors.look(self._ends, list(self._records.values()), self._over):
+            self._add(case, set(), case.name)
+        self._count()
+
+    def _look_at_graphs(self, only_new: bool) -> None:
         alive = self._generations.alive()
         try:
             look = LiveNodes(self._generations, alive)
@@ -213,33 +245,31 @@ class detect_retained(WholeContext):
                 self._static(look, suspicious)
         finally:
             alive.clear()
-        self._count()
 
     def _count(self) -> None:
         # What dropping each would free; now, while nothing of ours holds a node.
         cases = [c for c in self._records.values() if c.root_object is not None]
         if not cases:
             return
-        found = shares([c.root_object for c in cases if c.root_object], self._generations)
+        met = self._tensors.steps_of()
+        found = shares([c.root_object for c in cases if c.root_object], self._generations, met)
         if found is None:
             return
         self.shared_bytes, self.elsewhere_bytes = found.together, found.elsewhere
+        graphs = {c.root_object.key for c in cases if c.graph and c.root_object is not None}
         for case in cases:
             owned = found.owned.get(case.root_object)  # type: ignore[arg-type]
             case.gone = owned is None
             if owned is None:
                 continue
-            if owned.around and not owned.nodes:  # all that it holds belongs to others by now
+            # All that it holds belongs to others by now, or it is told of with its graph.
+            empty = owned.around and not (owned.nodes or (owned.bytes and not case.graph))
+            if empty or (not case.graph and case.root_object.key in graphs):  # type: ignore[union-attr]
                 self._records = {k: c for k, c in self._records.items() if c is not case}
                 continue
-            size = Size(owned.bytes, owned.nodes)
-            if case.counted:
-                self._grew(case, size)
-                continue
-            case.counted, case.first, case.size = True, size, size
-            last = max((s for s in owned.by_step if s < self._generations.step), default=0)
-            if case.sites:  # else it is one old graph, which may never have a second
-                case.growth = Size(owned.by_step.get(last, 0), case.growth.nodes)
+            case.weigh(owned, self._generations.step, self._ends)
+        # What holds too few steps is looked for again.
+        self._records = {k: c for k, c in self._records.items() if c.graph or c.enough}
 
     def _growing(self, look: LiveNodes, suspicious: set[Site]) -> bool:
         held, carried = look.ends(suspicious)
@@ -252,7 +282,7 @@ class detect_retained(WholeContext):
         for _ in range(HOLDERS if held else 0):
             paths = look.find_referrers(held, known)
             if known:  # a view's tensor is no other holder
-                paths = [p if p and _is_other_holder(p) else None for p in paths]
+                paths = [p if p and is_other_holder(p) else None for p in paths]
             new = self._held(look, held, paths) - known
             if not new:
                 break
@@ -279,22 +309,7 @@ class detect_retained(WholeContext):
     def _held(
         self, look: LiveNodes, held: list[int], found: list[ReferrerPath | None]
     ) -> frozenset[Any]:
-        # Which container has graphs of several steps?
-        steps: dict[Any, set[int]] = {c: set() for t in found for c in _containers(t)}
-        for k, path in zip(held, found, strict=True):
-            if path is not None:
-                for container in steps.keys() & {*path.ancestors, *_containers(path)}:
-                    steps[container].add(look.steps[k])
-        groups: dict[Any, list[tuple[int, ReferrerPath]]] = {}
-        for k, path in zip(held, found, strict=True):
-            for container in _containers(path):
-                assert path is not None
-                # Two variables may hold the last and the best by right; two of a list are many.
-                fixed = path.kind in ("dict", "attribute", "module attribute")
-                enough = 3 if fixed and container not in path.lists else 2
-                if len(steps[container]) >= enough:
-                    groups.setdefault(container, []).append((k, path))
-                    break
+        groups, steps = grouped(held, found, [look.steps[k] for k in held])
         for container, members in groups.items():
             path = members[0][1]
             sites = {look.sites[k] for k, _ in members}
@@ -306,7 +321,7 @@ class detect_retained(WholeContext):
                 first.kind, first.text, top.line, first.kept_at, fix(first.kind, first), self._ends
             )
             case.newest = newest_too
-            case.root_object = _root(path, container)
+            case.root_object = dropped_root(path, container)
             case.size, case.growth = look.measure(look.nodes_at(sites, newest_too))
             case.steps = len(steps[container])
             self._add(case, sites, first.name)
@@ -332,7 +347,7 @@ class detect_retained(WholeContext):
             line = look.sites[k].line
             case = FindingRecord(path.kind, path.text, line, None, fix(path.kind, path), self._ends)
             case.size, case.growth = look.measure([k])[0], NOTHING
-            case.root_object = _root(path)
+            case.root_object = dropped_root(path)
             case.steps = 1
             self._add(case, set(), path.name)
 
@@ -393,14 +408,15 @@ class detect_retained(WholeContext):
                 case.size, case.growth = Size(nbytes, 0), Size(nbytes // len(steps), 0)
                 self._add(case, set(), "")
             else:
-                self._grew(case, Size(nbytes, 0))
+                case.grow(Size(nbytes, 0), self._ends)
             case.steps = len(steps)
 
     # Keeping book
 
     def _add(self, case: FindingRecord, sites: set[Site], name: str) -> bool:
         where = "" if case.root_object is None else str(case.root_object.key)
-        key = (case.kind, case.line if not case.carried or not name else "", name, where)
+        line = case.line if case.graph and not (case.carried and name) else ""
+        key = (case.kind, line, name, where)
         known = self._records.get(key)
         if known is None and where:  # the same name may hold another container by now
             same = (c for k, c in self._records.items() if k[:3] == key[:3] and c.gone)
@@ -422,13 +438,6 @@ class detect_retained(WholeContext):
             known.root_object = known.root_object or case.root_object
         return True
 
-    def _grew(self, case: FindingRecord, size: Size) -> None:
-        case.size = size
-        passed = self._ends - case.began
-        if passed > 0:
-            more, nodes = size.bytes - case.first.bytes, size.nodes - case.first.nodes
-            case.growth = Size(max(more, 0) // passed, max(nodes, 0) // passed)
-
     def _update(self, look: LiveNodes) -> None:
         # Bytes and growth of what is known.
         for case in self._records.values():
@@ -444,7 +453,7 @@ class detect_retained(WholeContext):
             else:
                 nodes = look.nodes_at(set(alive), case.newest)
             if nodes:
-                self._grew(case, look.measure(nodes)[0])
+                case.grow(look.measure(nodes)[0], self._ends)
                 case.steps = len({look.steps[k] for k in nodes})
                 if case.carried:
                     case.steps = max(len(look.by_site[s]) for s in alive)
@@ -455,7 +464,7 @@ class detect_retained(WholeContext):
     def findings(self) -> list[Finding]:
         """Findings so far, largest first."""
         with self._lock:
-            found = [case.finding() for case in self._records.values()]
+            found = [case.finding() for case in self._told().values()]
             shared = self.shared_bytes
         found.sort(key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
         return [*found, shared_finding(shared, self._ends)] if shared else found
@@ -470,34 +479,4 @@ class detect_retained(WholeContext):
         return page(self.findings, self._ends) + elsewhere(self.elsewhere_bytes)
 
     def __repr__(self) -> str:
-        return f"<detect_retained: {len(self._records)} findings in {self._ends} steps>"
-
-
-def _root(path: ReferrerPath, container: Any = None) -> Root | None:
-    # What a user would drop: a container, else what is nearest to the graph.
-    if container is None:
-        ways = list(zip(path.above, path.types, strict=True))
-        lists = [key for key, kind in ways if issubclass(kind, list | deque | set)]
-        near = [key for key, kind in ways if not issubclass(kind, Tensor | tuple)]
-        container = lists[-1] if lists else next(iter([*near, *path.above]), None)
-    if container not in path.above:
-        return None
-    kind = path.types[path.above.index(container)]
-    whole = issubclass(kind, _WHOLE) or (kind is dict and path.kind == "dict")
-    return Root(container, kind, parts=not whole)
-
-
-def _is_other_holder(path: ReferrerPath) -> bool:
-    plain = [kind for kind in path.types if not issubclass(kind, Tensor | tuple | ViewInfo)]
-    return bool(plain) and path.kind not in ("cycle", "unseen")
-
-
-def _containers(path: ReferrerPath | None) -> list[Any]:
-    if path is None:
-        return []
-    if path.kind in ("cycle", "unseen"):
-        return [path.kind]
-    # A tensor is none: it holds its own graph, also where a view of it was made a step later.
-    ways = zip(path.above, path.types, strict=True)
-    found = [key for key, kind in ways if not issubclass(kind, Tensor | ViewInfo)]
-    return found or path.above
+        return f"<detect_retained: {len(self._told())} findings in {self._ends} steps>"

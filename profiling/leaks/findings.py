@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...framework.memory.ledger import format_bytes
 from .node_tracker import Site
-from .ownership import Root
+from .ownership import Owned, Root
 from .referrers import ReferrerPath
 
 _warned: dict[Any, Any] = {}  # of the interpreter's own "once a line"
@@ -17,7 +17,7 @@ _warned: dict[Any, Any] = {}  # of the interpreter's own "once a line"
 
 @dataclass(frozen=True)
 class Finding:
-    """A graph that outlives its step.
+    """A graph that outlives its step, or tensors without a graph that pile up.
 
     Attributes:
         kind: What holds it: ``list``, ``dict``, ``running sum``, ``carried state``, ``attribute``,
@@ -35,6 +35,7 @@ class Finding:
         growth_nodes_per_step: By how many they grow.
         steps: From how many steps something was alive.
         fix: What to write instead.
+        graph: False for tensors without a graph.
     """
 
     kind: str
@@ -47,9 +48,17 @@ class Finding:
     growth_nodes_per_step: int
     steps: int
     fix: str
+    graph: bool = True
 
     def __str__(self) -> str:
         kept = f", kept at {self.kept_at}" if self.kept_at else ""
+        if not self.graph:
+            made = f", made at {self.line}" if self.line else ""
+            return (
+                f"{self.kind}: {self.root} holds {format_bytes(self.bytes)} of tensors without a "
+                f"graph{made}{kept}; each step adds {format_bytes(self.growth_bytes_per_step)}. "
+                f"{self.fix}"
+            )
         return (
             f"{self.kind}: {self.root} holds {format_bytes(self.bytes)} and {self.nodes} nodes "
             f"of the graph made at {self.line}{kept}; each step adds "
@@ -89,6 +98,37 @@ class FindingRecord:
     root_object: Root | None = None  # what a user would drop
     gone: bool = False  # that object is no more
     counted: bool = False  # its bytes are those that dropping it alone would free
+    graph: bool = True
+    enough: bool = True  # it holds values of enough steps
+
+    def told(self, step: int, base: int, over: bool) -> bool:
+        """Return whether it is a finding by now: a graph that outlives its step always is."""
+        return True
+
+    def weigh(self, owned: Owned, step: int, ends: int) -> None:
+        """Update it from what dropping it would free.
+
+        Args:
+            owned: That.
+            step: The present step.
+            ends: Steps that have ended.
+        """
+        size = Size(owned.bytes, owned.nodes)
+        if self.counted:
+            self.grow(size, ends)
+            return
+        self.counted, self.first, self.size = True, size, size
+        last = max((s for s in owned.by_step if s < step), default=0)
+        if self.sites:  # else it is one old graph, which may never have a second
+            self.growth = Size(owned.by_step.get(last, 0), self.growth.nodes)
+
+    def grow(self, size: Size, ends: int) -> None:
+        """Update its size, and its growth since it was found."""
+        self.size = size
+        passed = ends - self.began
+        if passed > 0:
+            more, nodes = size.bytes - self.first.bytes, size.nodes - self.first.nodes
+            self.growth = Size(max(more, 0) // passed, max(nodes, 0) // passed)
 
     def finding(self) -> Finding:
         """Return the finding in its current state."""
@@ -103,6 +143,7 @@ class FindingRecord:
             self.growth.nodes,
             self.steps,
             self.fix,
+            self.graph,
         )
 
 
@@ -114,24 +155,21 @@ def page(found: list[Finding], ends: int) -> str:
         ends: How many steps were watched.
     """
     if not found:
-        return f"No graph survives its step ({ends} steps watched).\n"
+        return f"No graph survives its step, and no tensors pile up ({ends} steps watched).\n"
     rows = [("kind", "bytes", "per step", "nodes", "per step", "made at")]
     rows += [
         (
             f.kind,
             format_bytes(f.bytes),
             f"+{format_bytes(f.growth_bytes_per_step)}",
-            str(f.nodes),
-            f"+{f.growth_nodes_per_step}",
+            str(f.nodes) if f.graph else "-",
+            f"+{f.growth_nodes_per_step}" if f.graph else "-",
             f.line,
         )
         for f in found
     ]
     widths = [max(len(r[k]) for r in rows) for k in range(6)]
-    count = sum(f.kind != "shared" for f in found)
-    out = [f"{count} graphs survive their step ({ends} steps watched)", ""]
-    if count == 1:
-        out[0] = f"1 graph survives its step ({ends} steps watched)"
+    out = [f"{summary(found)} ({ends} steps watched)", ""]
     for k, row in enumerate(rows):
         cells = [
             c.ljust(w) if i in (0, 5) else c.rjust(w)
@@ -145,6 +183,23 @@ def page(found: list[Finding], ends: int) -> str:
                 out.append(f"    kept at {f.kept_at}")
             out.append(f"    fix: {f.fix}")
     return "\n".join(out) + "\n"
+
+
+def summary(found: list[Finding]) -> str:
+    """Say in words how many graphs survive, and in how many places tensors pile up."""
+    graphs = sum(f.graph and f.kind != "shared" for f in found)
+    places = sum(not f.graph for f in found)
+    words = []
+    if graphs:
+        words.append(
+            "1 graph survives its step" if graphs == 1 else f"{graphs} graphs survive their step"
+        )
+    if places:
+        words.append(
+            f"tensors without a graph pile up in {places} place{'s' if places > 1 else ''}"
+        )
+    text = ", and ".join(words)
+    return text[:1].upper() + text[1:]
 
 
 def shared_finding(nbytes: int, steps: int) -> Finding:
@@ -196,6 +251,33 @@ def fix(kind: str, path: ReferrerPath) -> str:
         "unseen": f"Keep {value} where the tensor is kept.",
         "local variable": f"Compute it under no_grad(), or del {name} when it is used up.",
     }.get(kind, f"Keep {value} instead of the tensor in {name}.")
+
+
+def fix_growing(path: ReferrerPath, part: bool, device: str) -> str:
+    """Return what to write instead of keeping tensors that have no graph.
+
+    Args:
+        path: What keeps them.
+        part: Each is a small part of what it keeps alive.
+        device: The type of their device.
+    """
+    name = path.name or "it"
+    if path.kind == "exception":
+        return fix("exception", path)
+    if part:
+        return (
+            "Keep a copy of the part: .clone(), or .copy() of an array. A view keeps all of what "
+            "it is a part of."
+        )
+    if path.kind == "cache":
+        return "Bound the cache (maxsize=), or call cache_clear() every step."
+    if path.kind == "hook":
+        return f"Clear {name} every step, or remove the hook with handle.remove()."
+    host = "" if device == "cpu" else ", keep .cpu() of it"
+    return (
+        f"Keep a number (.item()) or a running sum instead of the tensor{host}, clear {name} when "
+        "it has been used, or bound it: deque(maxlen=...)."
+    )
 
 
 def warn_at(line: str, category: type[Warning], message: str) -> None:

@@ -100,9 +100,15 @@ class NodeTracker:
         nodes: Notes by id of the node.
         passes: Passes with ``retain_graph`` of the last steps.
         leaves: Notes on leaves by id.
+        any_pass: A backward pass has begun.
     """
 
-    def __init__(self, passed: Callable[[], None], stepped: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        passed: Callable[[], None],
+        stepped: Callable[[Any], None],
+        called: Callable[[Any], None],
+    ) -> None:
         self.step = 1
         self.nodes: dict[int, NodeRef] = {}
         self.passes: list[RetainedPass] = []
@@ -112,14 +118,15 @@ class NodeTracker:
         self._live = 0
         self._numbers = count(1)
         self._passed = passed
-        self._stepped = stepped
+        self._told = {"stepped": stepped, "entered": called}
+        self.any_pass = False
         self._depth = 0
 
     # Listening
 
     def start(self) -> None:
         """Start tracking."""
-        scopes.listen(True, stepped=self._stepped, made=self._made)
+        scopes.listen(True, made=self._made, **self._told)
         gc.callbacks.append(self._around_gc)
         join_passes(self)
 
@@ -127,7 +134,7 @@ class NodeTracker:
         """Stop tracking and drop all records."""
         leave_passes(self)
         gc.callbacks.remove(self._around_gc)
-        scopes.unlisten(True, stepped=self._stepped, made=self._made)
+        scopes.unlisten(True, made=self._made, **self._told)
         self.nodes.clear()
         self.leaves.clear()
         self.passes.clear()
@@ -150,6 +157,7 @@ class NodeTracker:
     def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
         """Record the start of a backward pass: its nodes, and earlier passes that it reuses."""
         self._depth += 1
+        self.any_pass = True
         made = RetainedPass(user_line(), self.step) if retain and not create else None
         seen: set[int] = set()
         pending = [root._node for root in roots if root._node is not None]

@@ -46,11 +46,13 @@ class Root:
         key: Id of a container, or of a tensor that a variable names.
         kind: Its type: another object may have the id by now.
         parts: Drop only what leads to a graph, as from an object that has other attributes, too.
+        graph: False: only what leads to tensors of the steps watched.
     """
 
     key: int
     kind: type
     parts: bool = False
+    graph: bool = True
 
 
 @dataclass
@@ -85,12 +87,13 @@ class Shares:
     elsewhere: int
 
 
-def shares(roots: list[Root], notes: NodeTracker) -> Shares | None:
+def shares(roots: list[Root], notes: NodeTracker, met: dict[int, int]) -> Shares | None:
     """Count what each root holds alone, and what they share.
 
     Args:
         roots: What would be dropped.
         notes: The step of each node.
+        met: The step of storages that no graph holds, by their ids.
 
     Returns:
         None if the roots reach more objects than can be looked at.
@@ -99,28 +102,29 @@ def shares(roots: list[Root], notes: NodeTracker) -> Shares | None:
     gc.disable()
     heap = _Heap()
     try:
-        return _counted(heap, roots, notes) if heap.fill(roots) else None
+        return _counted(heap, roots, notes, met) if heap.fill(roots, met) else None
     finally:
         heap.clear()
         if enabled:
             gc.enable()
 
 
-def _counted(heap: _Heap, roots: list[Root], notes: NodeTracker) -> Shares:
+def _counted(heap: _Heap, roots: list[Root], notes: NodeTracker, met: dict[int, int]) -> Shares:
     there = [r for r in roots if r.key in heap.place]
     steps = heap.storage_steps(notes)
+    every = {heap.place[key]: step for key, step in met.items() if key in heap.place} | steps
     owned = {}
     freed = {root: heap.freed([root]) for root in there}
-    for root, every in freed.items():
+    for root, within in freed.items():
         # Containers inside of this one have bytes of their own, alone and together.
-        inner = [r for r in there if r is not root and heap.place[r.key] in every]
-        gone = every - heap.freed(inner) if inner else every
+        inner = [r for r in there if r is not root and heap.place[r.key] in within]
+        gone = within - heap.freed(inner) if inner else within
         found = owned[root] = Owned(around=bool(inner))
         for k in gone:
             if heap.is_storage(k):
                 nbytes = int(heap.objects[k].nbytes)
                 found.bytes += nbytes
-                step = steps.get(k)
+                step = every.get(k)
                 if step is not None:
                     found.by_step[step] = found.by_step.get(step, 0) + nbytes
             found.nodes += issubclass(type(heap.objects[k]), Node)
@@ -139,17 +143,25 @@ class _Heap:
         self.place: dict[int, int] = {}
         self.out: list[list[int]] = []  # whom each refers to, once for each reference
         self.outside: list[int] = []  # references to each from elsewhere
-        self.leading: set[int] = set()  # objects that lead to a node
+        self.leading: dict[bool, set[int]] = {}  # objects that lead to a node; to other values
 
     def clear(self) -> None:
         self.objects.clear()
         self.place.clear()
 
-    def fill(self, roots: list[Root]) -> bool:
+    def fill(self, roots: list[Root], met: dict[int, int]) -> bool:
         """Look at all that the roots reach; False if that is too much."""
         kinds = {r.key: r.kind for r in roots}
         # One list from now on, so that every object in it has one reference more.
-        self.objects.extend([o for o in gc.get_objects() if kinds.get(id(o)) is type(o)])
+        every = gc.get_objects()
+        self.objects.extend([o for o in every if kinds.get(id(o)) is type(o)])
+        missing = kinds.keys() - {id(o) for o in self.objects}
+        if missing:  # gc knows no dict of arrays alone, but who holds it
+            held = gc.get_referents(*every)
+            found = {id(o): o for o in held if id(o) in missing and kinds[id(o)] is type(o)}
+            self.objects.extend(found.values())
+            del held, found
+        del every
         self.place.update((id(o), k) for k, o in enumerate(self.objects))
         skip = _namespaces()
         k = 0
@@ -166,7 +178,7 @@ class _Heap:
         for found in self.out:
             for k in found:
                 self.outside[k] -= 1
-        self._lead_back()
+        self._lead_back(met)
         return True
 
     def _put(self, o: Any) -> int:
@@ -176,18 +188,21 @@ class _Heap:
             self.objects.append(o)
         return place
 
-    def _lead_back(self) -> None:
+    def _lead_back(self, met: dict[int, int]) -> None:
         above: list[list[int]] = [[] for _ in self.objects]
         for k, found in enumerate(self.out):
             for below in found:
                 above[below].append(k)
-        pending = [k for k, o in enumerate(self.objects) if issubclass(type(o), Node)]
-        self.leading = set(pending)
-        while pending:
-            for k in above[pending.pop()]:
-                if k not in self.leading:
-                    self.leading.add(k)
-                    pending.append(k)
+        nodes = [k for k, o in enumerate(self.objects) if issubclass(type(o), Node)]
+        values = [self.place[key] for key, step in met.items() if step > 1 and key in self.place]
+        for graph, ends in ((True, nodes), (False, values)):
+            leading, pending = set(ends), ends
+            while pending:
+                for k in above[pending.pop()]:
+                    if k not in leading:
+                        leading.add(k)
+                        pending.append(k)
+            self.leading[graph] = leading
 
     def is_storage(self, k: int) -> bool:
         """Whether an object is booked in a ledger."""
@@ -238,7 +253,7 @@ class _Heap:
             below = self.out[k]
             if k in dropped:
                 root = dropped[k]
-                below = [b for b in below if root.parts and b not in self.leading]
+                below = [b for b in below if root.parts and b not in self.leading[root.graph]]
             for b in below:
                 if b not in alive:
                     alive.add(b)

@@ -36,7 +36,10 @@ from .container_writes import kept_at, place
 
 _LEVELS = 14
 _HERE = os.path.dirname(__file__)  # frames of these files hold what they look at
-_MINE = tuple(os.path.join(_HERE, f"{n}.py") for n in ("referrers", "survivors", "detect"))
+_MINE = tuple(
+    os.path.join(_HERE, f"{n}.py") for n in ("referrers", "survivors", "detect", "growing_tensors")
+)
+_TRACEBACK = ", by the traceback of it"
 _MANY = 20_000  # objects on a level: whoever is above them is of no help
 
 
@@ -62,6 +65,8 @@ class ReferrerPath:
     numel: int | None = None
     kept_at: str | None = None
     lists: set[int] = field(default_factory=set)  # which of ``above`` are lists, deques or sets
+    bounded: set[int] = field(default_factory=set)  # which are deques with a ``maxlen``
+    plain: set[int] = field(default_factory=set)  # which are dicts, and no object's attributes
     ancestors: set[int] = field(default_factory=set)  # ids of all that was seen to lead to it
 
 
@@ -70,6 +75,7 @@ def find_referrers(
     hidden: Iterable[Any],
     edges: set[int],
     known: frozenset[int] = frozenset(),
+    untracked: list[Any] | None = None,
 ) -> list[ReferrerPath | None]:
     """Find what keeps each object alive; None if only the graph or lowtide itself does.
 
@@ -78,14 +84,20 @@ def find_referrers(
         hidden: Containers of the caller's own that refer to them.
         edges: Ids of the lists and tuples inside of graph nodes.
         known: Ids of containers that were found already: what else keeps it is asked for.
+        untracked: Containers that gc does not know. Cycles are not looked for then.
     """
     enabled = gc.isenabled()
     gc.disable()
     try:
         search = _Search(sources, [sources, *hidden], edges)
+        for container in untracked or ():
+            for o in gc.get_referents(container):
+                search.untracked.setdefault(id(o), []).append(container)
         search.hidden |= known
         found = search.run()
-        lost = [k for k, path in enumerate(found) if path is None and not known]
+        lost = [
+            k for k, path in enumerate(found) if path is None and untracked is None and not known
+        ]
         if lost:
             # Held by no name: is it a cycle, which may lead through the graph?
             closed = _Search([sources[k] for k in lost], [sources, *hidden], None)
@@ -111,6 +123,8 @@ class _Search:
         self.hidden = {id(o) for o in hidden} | {id(self.objects)}
         self.names: dict[int, tuple[str, str, str]] = {}  # id -> (variable, where, file)
         self.internal: set[int] = set()
+        self.running: set[int] = set()  # ids of frames
+        self.untracked: dict[int, list[Any]] = {}  # id -> containers that gc does not know
         self.spaces: dict[int, str] = {}  # id of a namespace -> module
         self._look_at_frames()
 
@@ -123,6 +137,7 @@ class _Search:
         while tops:
             frame: types.FrameType | None = tops.pop()
             while frame is not None:  # no name may be left for a frame: ours would be a cycle
+                self.running.add(id(frame))
                 space = frame.f_globals
                 self.spaces.setdefault(id(space), str(space.get("__name__", "?")))
                 code = frame.f_code
@@ -184,6 +199,8 @@ class _Search:
         wanted = {id(o): k for o, k in zip(objects, level, strict=True)}
         last = object()  # marks the tuple of arguments, which Python 3.13 gives as a referrer too
         referrers = gc.get_referrers(*objects, last)
+        if self.untracked:
+            referrers += [r for o in objects for r in self.untracked.get(id(o), ())]
         skip = self.hidden | {id(objects), id(referrers)}
         upper = []
         for r in referrers:
@@ -210,8 +227,8 @@ class _Search:
     def _passed_over(self, r: Any) -> bool:
         if isinstance(r, RemovableHandle | _Search | ReferrerPath):
             return True
-        if isinstance(r, types.FrameType) and is_ours(r.f_code.co_filename):
-            return True
+        if isinstance(r, types.FrameType) and id(r) in self.running:
+            return is_ours(r.f_code.co_filename)  # one that ended is kept by a traceback
         if self.edges is None:
             return False
         return isinstance(r, Node | Held | PackedValue) or id(r) in self.edges
@@ -269,8 +286,20 @@ class _Search:
         between = chain[1:-1] if rooted else chain[1:]
         above, kinds = [id(o) for o in between], [type(o) for o in between]
         lists = {id(o) for o in chain if isinstance(o, list | deque | set)}
+        bounded = {id(o) for o in chain if isinstance(o, deque) and o.maxlen is not None}
+        spaces = {id(getattr(o, "__dict__", None)) for o in chain}
+        plain = {id(o) for o in chain if isinstance(o, dict) and id(o) not in spaces}
         return ReferrerPath(
-            told.kind, told.text, told.name, above, kinds, numel, told.kept_at, lists
+            told.kind,
+            told.text,
+            told.name,
+            above,
+            kinds,
+            numel,
+            told.kept_at,
+            lists,
+            bounded,
+            plain,
         )
 
 
@@ -364,16 +393,23 @@ class _PathText:
             self._say(f"[{_short(key)}]")
         elif isinstance(holder, types.FunctionType):
             return self._function(holder, down, k)
-        elif isinstance(holder, types.MethodType):
+        elif isinstance(holder, types.MethodType | types.BuiltinMethodType):
             self._say("" if held is holder.__self__ else ".__func__")
         elif isinstance(holder, types.FrameType):
-            self._enter("exception", *_variable(holder, held))
+            if is_ours(holder.f_code.co_filename):  # its variables mean nothing to a user
+                self.kinds.append("exception")
+                expression, where, file = self.parts[-1]
+                if not where.endswith(_TRACEBACK):
+                    self.parts[-1] = (expression, where + _TRACEBACK, file)
+            else:
+                self._enter("exception", *_variable(holder, held))
         elif isinstance(holder, types.GeneratorType | types.CoroutineType):
             frame = getattr(holder, "gi_frame", None) or getattr(holder, "cr_frame", None)
             if frame is not None:
                 self._enter("generator", *_variable(frame, held))
         elif isinstance(holder, types.TracebackType | BaseException):
-            if isinstance(holder, BaseException) and held is not holder.__traceback__:
+            chained = isinstance(held, BaseException | types.TracebackType)
+            if isinstance(holder, BaseException) and not chained:
                 return self._attribute(holder, down, k)
         elif isinstance(holder, types.CellType):
             self._say("")

@@ -47,8 +47,8 @@ def _surviving(recording: Recording, prefix: str) -> str:
             (f.kind, None),
             _size(f.bytes),
             _size(f.growth_bytes_per_step, signed=True),
-            (f"{f.nodes:,}", f.nodes),
-            (f"+{f.growth_nodes_per_step:,}", f.growth_nodes_per_step),
+            (f"{f.nodes:,}" if f.graph else "-", f.nodes),
+            (f"+{f.growth_nodes_per_step:,}" if f.graph else "-", f.growth_nodes_per_step),
             (f.line, None),
             (recording.lines.get(f.line, ""), None),
             (f.root + (f", kept at {f.kept_at}" if f.kept_at else ""), None),
@@ -58,7 +58,10 @@ def _surviving(recording: Recording, prefix: str) -> str:
     ]
     heads = ["kind", "bytes", "a step", "nodes", "nodes a step", "line", "source"]
     heads += ["held by", "fix"]
-    title = f"{prefix}Graphs that survive their step ({recording.watched} steps watched)"
+    title = (
+        f"{prefix}What survives its step: graphs, and tensors that pile up "
+        f"({recording.watched} steps watched)"
+    )
     return _table("leaks", title, heads, rows, None)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...framework.memory.ledger import ROLES, format_bytes
 from ..analysis.role_style import ROLE_COLORS, ROLE_WORDS
 from ..analysis.summary import compilation, repeated_layers, summarize, total_by
+from ..leaks.findings import summary
 from .svg import bars, text_of, timeline
 
 if TYPE_CHECKING:
@@ -147,14 +148,13 @@ def _leaks(shown: Profile) -> list[str]:
     found: list[Finding] = shown.recording.findings
     if not found:
         return []
-    heads = ["graph made at", "held by", "nodes a step", "bytes a step", "fix"]
+    heads = ["made at", "held by", "nodes a step", "bytes a step", "fix"]
     rows = []
     for f in found:
         grown = f"+{f.growth_nodes_per_step:,}", f"+{format_bytes(f.growth_bytes_per_step)}"
         rows.append([f.line, f.root, *grown, f.fix])
-    count = f"{len(found)} graph{'s survive their' if len(found) > 1 else ' survives its'} step"
     cells = [[text_of(cell) for cell in row] for row in rows]
-    return [f"<b>{count}</b>" + _grid(heads, cells, right=(2, 3))]
+    return [f"<b>{summary(found)}</b>" + _grid(heads, cells, right=(2, 3))]
 
 
 def _table(

@@ -147,7 +147,8 @@ def test_clean_targets_some_steps_behind() -> None:
 
 def test_clean_copies_of_state_dicts() -> None:
     model, optimizer = setup()
-    states, curve = [], []
+    states: deque[Any] = deque(maxlen=3)
+    curve = []
 
     def body(x: Any, y: Any) -> None:
         loss = F.mse_loss(model(x), y)

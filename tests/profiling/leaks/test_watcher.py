@@ -139,7 +139,9 @@ def test_report_and_warning() -> None:
     assert "fix: Keep .item() instead of the tensor in losses." in report
     with detect_retained() as clean:
         pass
-    assert clean.report() == "No graph survives its step (0 steps watched).\n"
+    assert (
+        clean.report() == "No graph survives its step, and no tensors pile up (0 steps watched).\n"
+    )
 
 
 def test_an_error_in_the_loop_leaves_the_findings() -> None:

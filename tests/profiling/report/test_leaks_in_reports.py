@@ -41,6 +41,6 @@ def test_a_leak_is_in_the_report_though_no_tensor_grows():
 def test_a_clean_loop_is_said_to_be_clean_and_an_unwatched_one_is_not():
     watched, alone = leaking(float, leaks=True).report(), leaking(float).report()
     assert "nothing grew" in watched
-    assert "No graph survives its step (5 steps watched)." in watched
+    assert "No graph survives its step, and no tensors pile up (5 steps watched)." in watched
     assert "survives" not in alone
     assert "Graphs that survive" not in page(leaking(float, leaks=True).recording)
