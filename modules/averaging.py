@@ -9,7 +9,7 @@ Source: Izmailov et al. 2018 for SWA; the functions' names and signatures are Py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from copy import deepcopy
 from itertools import chain
 from typing import Any
@@ -80,15 +80,21 @@ class AveragedModel(Module):
         All of them or none, if it raises; a ``multi_avg_fn`` of the user's writes for itself,
         before buffers and counter move. With ``avg_fn`` the new averages lie beside the old ones
         first.
+
+        Raises:
+            ValueError: ``model`` has more or fewer parameters or buffers than the average.
         """
         ours, theirs = self._tensors(self.module), self._tensors(model)
+        buffers = list(self.module.buffers()), list(model.buffers())
+        for what, mine, other in (("tensors to average", ours, theirs), ("buffers", *buffers)):
+            _need_as_many("AveragedModel.update_parameters", what, mine, other)
         count = int(self.n_averaged)
         update = self.multi_avg_fn or get_swa_multi_avg_fn()
         writes: list[tuple[Any, ...]] = []
         with no_grad():
             theirs = [t.to(o.device) for o, t in zip(ours, theirs, strict=True)]
             if not self.use_buffers:
-                for averaged, current in zip(self.module.buffers(), model.buffers(), strict=True):
+                for averaged, current in zip(*buffers, strict=True):
                     writes.append((averaged.detach().copy_, current.detach().to(averaged.device)))
             pairs = list(zip(ours, theirs, strict=True))
             if count == 0:
@@ -112,6 +118,14 @@ class AveragedModel(Module):
     def _tensors(self, model: Module) -> Tensors:
         found = chain(model.parameters(), model.buffers() if self.use_buffers else ())
         return [t.detach() for t in found]
+
+
+def _need_as_many(name: str, what: str, averaged: Sized, current: Sized) -> None:
+    if len(averaged) != len(current):
+        raise ValueError(
+            f"{name}: the average has {len(averaged)} {what}, the model {len(current)}. Pass a "
+            "model of the same structure, or make the average anew."
+        )
 
 
 def _alike(ours: Tensors, theirs: Tensors) -> list[tuple[Tensors, Tensors]]:
@@ -167,6 +181,7 @@ class _MovingAverage:
         self.share = share
 
     def __call__(self, averaged: Tensors, current: Tensors, num_averaged: Any) -> None:
+        _need_as_many("multi_avg_fn", "tensors", averaged, current)
         share = self.share(int(num_averaged))
         writes = [_moving(a, b, share) for a, b in zip(averaged, current, strict=True)]
         with defer_interrupts():

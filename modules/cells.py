@@ -16,6 +16,7 @@ from ..framework.tensor import Tensor
 from . import init
 from .module import Module
 from .parameter import Parameter
+from .recurrent import need_tensors, state_pair
 
 
 class RNNCellBase(Module):
@@ -103,6 +104,7 @@ class RNNCellBase(Module):
         return found if batched else tuple(s.squeeze(0) for s in found)
 
     def _check(self, input: Tensor, states: tuple[Any, ...], names: tuple[str, ...]) -> None:
+        need_tensors(type(self).__name__, states)
         for name, x in (("input", input), *zip(names, states, strict=True)):
             if x is not None and x.ndim not in (1, 2):
                 raise ValueError(
@@ -213,7 +215,7 @@ class LSTMCell(RNNCellBase):
         Raises:
             RuntimeError: Sizes do not fit.
         """
-        states = (None, None) if hx is None else tuple(hx)
+        states = state_pair("LSTMCell", hx)
         self._check(input, states, ("hx[0]", "hx[1]"))
         h, c = self._step(lstm_sequence, input, states)
         return h, c

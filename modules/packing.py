@@ -304,10 +304,19 @@ def pad_sequence(
 def unpad_sequence(
     padded_sequences: Tensor, lengths: Any, batch_first: bool = False
 ) -> list[Tensor]:
-    """Undo :func:`pad_sequence`: return views of the sequences without padding."""
+    """Undo :func:`pad_sequence`: return views of the sequences without padding.
+
+    Raises:
+        ValueError: There is not one length for each sequence.
+    """
     if not batch_first:
         padded_sequences = padded_sequences.transpose(0, 1)
     ends = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    if len(ends) != padded_sequences.shape[0]:
+        raise ValueError(
+            f"unpad_sequence: needs a length for each of {padded_sequences.shape[0]} sequences; "
+            f"got {len(ends)}. Pass batch_first as it was for pad_sequence."
+        )
     return [s[:end] for s, end in zip(padded_sequences.unbind(0), ends, strict=True)]
 
 

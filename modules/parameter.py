@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from ..framework.memory.ledger import BUFFER, INPUT, PARAMETER, SAVED, TEMPORARY
@@ -49,7 +50,10 @@ class Parameter(Tensor):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Copy values and attributes to new memory, without the gradient."""
+        """Copy values and attributes to new memory, without the gradient.
+
+        As in PyTorch the copy has memory of its own, and none for the rest of a larger base.
+        """
         found = memo.get(id(self))
         if found is None:
             copied = (
@@ -57,8 +61,6 @@ class Parameter(Tensor):
             )  # a leaf of its own: the gradient is not copied even once
             found = memo[id(self)] = type(self)(copied, self.requires_grad)
             if self.__dict__:
-                from copy import deepcopy
-
                 found.__dict__.update(deepcopy(self.__dict__, memo))
         return found
 

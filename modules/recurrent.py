@@ -197,6 +197,7 @@ class RNNBase(Module):
         return out, finals
 
     def _run_packed(self, input: PackedSequence, states: Any, sizes: Any) -> Any:
+        need_tensors(type(self).__name__, states)
         data, batch_sizes, order, back = input
         self.check_input(data, batch_sizes)
         runs = runs_of(batch_sizes)
@@ -212,6 +213,7 @@ class RNNBase(Module):
         name = type(self).__name__
         if input.ndim not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.ndim}D instead")
+        need_tensors(name, states)
         batched = input.ndim == 3
         dims = [s.ndim for s in states if s is not None]
         if any(n != input.ndim for n in dims):
@@ -227,6 +229,40 @@ class RNNBase(Module):
         for state, size, name in zip(states, sizes, names, strict=True):
             if state is not None:
                 self._check_state(state, batch, size, name)
+
+
+def state_pair(name: str, hx: Any) -> tuple[Any, Any]:
+    """Return the two states (h, c) that a user passed to an LSTM, or (None, None).
+
+    Raises:
+        TypeError: They are no pair of tensors.
+        RuntimeError: There are more or fewer than two.
+    """
+    if hx is None:
+        return None, None
+    if not isinstance(hx, list | tuple | Tensor):
+        raise TypeError(f"{name}: hx must be a pair of tensors (h, c); got {type(hx).__name__}.")
+    states = tuple(hx)
+    if len(states) != 2:
+        raise RuntimeError(
+            f"{name}: hx must be a pair of tensors (h, c); got {len(states)}. Pass both, or None "
+            "for zeros."
+        )
+    return states
+
+
+def need_tensors(name: str, states: tuple[Any, ...]) -> None:
+    """Raise an error unless each state is a tensor or None.
+
+    Raises:
+        TypeError: One is something else.
+    """
+    for state in states:
+        if state is not None and not isinstance(state, Tensor):
+            raise TypeError(
+                f"{name}: a hidden state must be a Tensor; got {type(state).__name__}. Pass the "
+                "state that an earlier call returned, or None for zeros."
+            )
 
 
 def _check_options(
@@ -381,7 +417,7 @@ class LSTM(RNNBase):
             RuntimeError: Sizes do not fit.
         """
         sizes = (self.proj_size or self.hidden_size, self.hidden_size)
-        out, (h, c) = self._run(input, (None, None) if hx is None else tuple(hx), sizes)
+        out, (h, c) = self._run(input, state_pair("LSTM", hx), sizes)
         return out, (h, c)
 
     def _direction(self, x: Tensor, weights: Any, states: Any, runs: Any, reverse: bool) -> Any:

@@ -35,6 +35,7 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
 
     Raises:
         TypeError: ``vec`` is no Tensor, or the parameters lie on several devices.
+        RuntimeError: ``vec`` is shorter than the parameters together.
 
     Memory:
         The whole vector lives, as *parameter*, while one of them does.
@@ -43,6 +44,12 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
         raise TypeError(f"expected torch.Tensor, but got: {type(vec).__name__}.")
     found = list(parameters)
     _need_one_device(found)
+    needed = sum(p.numel() for p in found)
+    if vec.numel() < needed:
+        raise RuntimeError(
+            f"vector_to_parameters: vec has {vec.numel()} elements, the parameters have {needed}. "
+            "Pass a vector of parameters_to_vector of the same parameters."
+        )
     start = 0
     for p in found:
         end = start + p.numel()

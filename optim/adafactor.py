@@ -16,7 +16,7 @@ from ..framework.ops.creation.fill import empty, zeros_like
 from ..framework.ops.views.tiled import limit_of, tiles
 from . import fused
 from .elementwise import by_tiles, reserve
-from .optimizer import Optimizer, check_options, number, own
+from .optimizer import Optimizer, check_options, need_pair, number, own
 
 
 class Adafactor(Optimizer):
@@ -67,6 +67,7 @@ class Adafactor(Optimizer):
         foreach: bool | None = None,
         maximize: bool = False,
     ) -> None:
+        need_pair("Adafactor", "eps", eps)
         check_options(
             "Adafactor", lr, weight_decay=weight_decay, epsilon1=eps[0] or 0, epsilon2=eps[1]
         )

@@ -531,12 +531,26 @@ def check_options(name: str, lr: Any, **at_least_zero: Any) -> None:
             raise ValueError(f"{name}: Invalid {option} value: {number(value)}. It must be >= 0.")
 
 
+def need_pair(name: str, option: str, value: Any) -> None:
+    """Raise an error unless an option is two values.
+
+    Raises:
+        ValueError: It is more or fewer, or one that is no sequence.
+    """
+    count = len(value) if isinstance(value, list | tuple) else None
+    if count != 2:
+        raise ValueError(
+            f"{name}: {option} must be a tuple of two values; got {value!r}. Pass both."
+        )
+
+
 def check_betas(name: str, betas: Any) -> tuple[float, float]:
     """Return the two betas as Python numbers, after checking them.
 
     Raises:
-        ValueError: One is outside [0, 1).
+        ValueError: They are not two, or one is outside [0, 1).
     """
+    need_pair(name, "betas", betas)
     for k in (0, 1):
         if not 0 <= number(betas[k]) < 1:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .elementwise import Elementwise, filled, ones, zeros
-from .optimizer import check_options, number
+from .optimizer import check_options, need_pair, number
 
 
 class Rprop(Elementwise):
@@ -48,6 +48,8 @@ class Rprop(Elementwise):
         differentiable: bool = False,
     ) -> None:
         check_options("Rprop", lr)
+        need_pair("Rprop", "etas", etas)
+        need_pair("Rprop", "step_sizes", step_sizes)
         if not 0 < etas[0] < 1 < etas[1]:
             raise ValueError(
                 f"Rprop: Invalid eta values: {etas[0]}, {etas[1]}. The first must be between 0 "

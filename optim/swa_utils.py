@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .lr_scheduler.base import LRScheduler, per_group
+from .lr_scheduler.base import LRScheduler, per_group, single
 from .optimizer import Optimizer, number
 
 AveragedModel: Any
@@ -57,11 +57,17 @@ class SWALR(LRScheduler):
             raise ValueError(f"anneal_epochs must be equal or greater than 0, got {anneal_epochs}.")
         self._anneal_strategy = anneal_strategy
         self.anneal_epochs = anneal_epochs
+        self._for_new_groups = single(swa_lr=swa_lr)
         super().__init__(optimizer, last_epoch)
+
+    def _base_of(self, group: dict[str, Any]) -> float:
+        if "swa_lr" not in group:
+            group["swa_lr"] = self._for_new("swa_lr", "Give the new group a 'swa_lr' of its own")
+        return super()._base_of(group)
 
     def get_lr(self) -> list[float]:
         """Compute the rates at this step."""
-        self._warn_outside_step()
+        self._begin_get_lr()
         step = self._step_count - 1
         if self.anneal_epochs == 0:
             step = max(1, step)

@@ -15,6 +15,7 @@ import numpy as np
 from .. import execution
 from ..device import device
 from ..devices import backend
+from ..devices.storage_copy import copied_array, role_of_copy
 from ..dtypes import BY_NAME
 from ..memory.ledger import ROLE_NUMBER
 from ..modes import local
@@ -100,39 +101,53 @@ def to_dlpack(tensor: Tensor) -> Any:
 
 def _rebuild(
     cls: type, data: Any, dtype: str, shape: tuple[int, ...], where: str, role: str,
-    requires_grad: bool, attributes: dict[str, Any],
+    requires_grad: bool, attributes: dict[str, Any], repeated: tuple[int, ...] = (),
 ) -> Tensor:  # fmt: skip
     # What a pickle calls. Values come as bytes, so that a pickle needs no NumPy of its own version.
-    spec = Spec(shape, BY_NAME[dtype], device(where))
+    # ``repeated``: dims of stride 0, of which one element is in ``data``.
+    whole = Spec(shape, BY_NAME[dtype], device(where))
+    spec = whole.like([1 if d in repeated else n for d, n in enumerate(shape)])
     be = backend(spec.device)
     if data is None:
         storage, array = be.empty(spec, ROLE_NUMBER[role])
     else:
-        host = np.frombuffer(data, spec.np_dtype).reshape(shape)
+        host = np.frombuffer(data, spec.np_dtype).reshape(spec.shape)
         storage, array = be.from_host(host, spec, ROLE_NUMBER[role])
-    return instance(cls, wrap(array, spec, storage), requires_grad, attributes)
+    if repeated:
+        steps = [0 if d in repeated else s for d, s in enumerate(array.strides)]
+        array = be.window(storage, whole, (0, steps))
+    return instance(cls, wrap(array, whole, storage), requires_grad, attributes)
 
 
 def _role_name(t: Tensor) -> str:
     names = {n: name for name, n in ROLE_NUMBER.items()}
-    name = names[t._storage.role]
-    return "temporary" if name == "saved" else name
+    return names[role_of_copy(t._storage)]
 
 
 def __reduce_ex__(self: Tensor, protocol: int) -> Any:
-    """Pickle the values, ``requires_grad`` and the attributes; the graph is not kept."""
+    """Pickle the values, ``requires_grad`` and the attributes; the graph is not kept.
+
+    Of an expanded dim one element is written. What tensors share is written with each of them, as
+    by PyTorch's tensors in a plain pickle; ``lowtide.save`` writes it once.
+    """
+    shape, steps = tuple(self.shape), self._array.strides
+    repeated = tuple([d for d, n in enumerate(shape) if n > 1 and steps[d] == 0])
     data: Any = None
     if self.device.type != "meta":
-        host = np.ascontiguousarray(backend(self.device).to_host(self._array))
-        data = host.tobytes()
+        array = self._array
+        if repeated:
+            array = array[tuple([slice(0, 1 if d in repeated else n) for d, n in enumerate(shape)])]
+        data = np.ascontiguousarray(backend(self.device).to_host(array)).tobytes()
     return _rebuild, (
-        type(self), data, self.dtype.name, tuple(self.shape), str(self.device), _role_name(self),
-        self.requires_grad, dict(self.__dict__),
+        type(self), data, self.dtype.name, shape, str(self.device), _role_name(self),
+        self.requires_grad, dict(self.__dict__), *([repeated] if repeated else []),
     )  # fmt: skip
 
 
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """Copy a leaf with its gradient and attributes.
+
+    What tensors share, their copies share: see ``devices/storage_copy.py``.
 
     Raises:
         RuntimeError: It is no leaf.
@@ -145,10 +160,7 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
             "protocol at the moment. Copy .detach() instead."
         )
-    be = backend(self.device)
-    storage, array = be.empty(self._spec, ROLE_NUMBER[_role_name(self)])
-    if be.xp is not None:
-        be.copy(array, self._array)
+    storage, array = copied_array(self._array, self._spec, self._storage, memo)
     out = instance(type(self), wrap(array, self._spec, storage), self.requires_grad, {})
     memo[id(self)] = out
     out.__dict__.update(copy.deepcopy(self.__dict__, memo))

@@ -270,6 +270,7 @@ def write_out(name: str, compute: Callable[[], Any], inputs: tuple[Any, ...], ou
     """Write what a function computes to the tensors given as ``out=``, and return them.
 
     Raises:
+        TypeError: There are more or fewer tensors than results.
         RuntimeError: One of the tensors requires grad, or a result cannot be cast to its dtype.
     """
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
@@ -283,6 +284,7 @@ def write_out(name: str, compute: Callable[[], Any], inputs: tuple[Any, ...], ou
     with no_grad():
         found = compute()
         results = (found,) if isinstance(found, Tensor) else found
+        outs = as_outs(name, out, len(results))
         for o, r in zip(outs, results, strict=True):
             if not can_cast(r.dtype, o.dtype):
                 raise RuntimeError(
@@ -297,6 +299,19 @@ def write_out(name: str, compute: Callable[[], Any], inputs: tuple[Any, ...], ou
     if isinstance(found, Tensor):
         return outs[0]
     return type(found)(*outs) if hasattr(found, "_fields") else outs
+
+
+def as_outs(
+    name: str, out: Any, count: int, error: type[Exception] = TypeError
+) -> tuple[Tensor, ...]:
+    """Return what was given as ``out=`` as a tuple, a tensor for each of ``count`` results."""
+    outs = (out,) if isinstance(out, Tensor) else tuple(out)
+    if len(outs) != count:
+        raise error(
+            f"{name}(): out= takes one tensor for each of {count} results; got {len(outs)}. Pass "
+            f"{f'a tuple of {count}' if count != 1 else 'that one'}, or leave out=."
+        )
+    return outs
 
 
 def into(out: Any, result: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import types
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ...framework.interrupts import defer_interrupts
@@ -23,13 +25,17 @@ class LRScheduler:
     Making a scheduler sets the rates of step 0. A group whose ``lr`` is a tensor keeps that tensor,
     which is filled.
 
+    A group that ``optimizer.add_param_group`` adds later takes part from the next step on. Its
+    ``initial_lr`` is the ``lr`` it came with, unless it has one. Schedules that go from rate to
+    rate go on from its ``lr``; those that compute from ``base_lrs`` use its ``initial_lr``.
+
     Args:
         optimizer: Whose parameter groups to change.
         last_epoch: The last step that was made; -1 begins anew, anything else expects groups with
             ``initial_lr``, as a loaded optimizer has.
 
     Attributes:
-        base_lrs: The rate of each group before any step.
+        base_lrs: The rate of each group before any step; grows with the groups.
         last_epoch: Steps made.
 
     Raises:
@@ -40,6 +46,8 @@ class LRScheduler:
     _get_lr_called_within_step = False
     _is_initial = False
     _last_lr: list[float]
+    _for_new_groups: Mapping[str, Any] = MappingProxyType({})
+    """Options that were given as one value, which holds for groups added later; no state."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         check_optimizer(optimizer)
@@ -105,6 +113,7 @@ class LRScheduler:
         before = self.last_epoch
         self._get_lr_called_within_step = True
         try:
+            self._take_new_groups()
             if epoch is None:
                 self.last_epoch = before + 1
                 values = self.get_lr()
@@ -120,13 +129,66 @@ class LRScheduler:
             self._get_lr_called_within_step = False
 
     def _write(self, values: list[float]) -> None:
-        found = list(zip(self.optimizer.param_groups, values, strict=True))
+        groups = self.optimizer.param_groups
+        if len(values) != len(groups):
+            raise ValueError(
+                f"{type(self).__name__}.get_lr() must return one rate for each of the optimizer's "
+                f"{len(groups)} param groups; got {len(values)}. Read the groups at each call: "
+                "add_param_group adds to them."
+            )
+        found = list(zip(groups, values, strict=True))
         with defer_interrupts():
             for group, value in found:
                 set_rate(group, value)
             self._last_lr = rates(self.optimizer)
 
-    def _warn_outside_step(self) -> None:
+    def _take_new_groups(self) -> None:
+        """Extend what is kept for each group to those that were added since the last step.
+
+        Raises:
+            ValueError: An option is a list that has no value for a new group, or there are fewer
+                groups than this schedule has seen.
+        """
+        groups = self.optimizer.param_groups
+        if len(groups) < len(self.base_lrs):
+            raise ValueError(
+                f"{type(self).__name__} has base_lrs of {len(self.base_lrs)} param groups, its "
+                f"optimizer has {len(groups)}. Add the others with add_param_group, in their "
+                "order, before the state is loaded."
+            )
+        for group in groups[len(self.base_lrs) :]:
+            self.base_lrs.append(self._base_of(group))
+
+    def _base_of(self, group: dict[str, Any]) -> float:
+        """Return the rate that a new group has before any step."""
+        base: float = group.setdefault("initial_lr", number(group["lr"]))
+        return base
+
+    def _extend(self, name: str, values: list[Any], where: str) -> None:
+        """Extend a list of one value per group to all groups.
+
+        Args:
+            name: The option.
+            values: The list, which is the scheduler's attribute ``where``.
+            where: Its name.
+        """
+        count = len(self.optimizer.param_groups)
+        if len(values) < count:
+            values += [self._for_new(name, f"Append one for each new group to .{where}")] * (
+                count - len(values)
+            )
+
+    def _for_new(self, name: str, way_out: str) -> Any:
+        if name not in self._for_new_groups:
+            raise ValueError(
+                f"{type(self).__name__}: {name} was given as a list, which has no value for what "
+                f"add_param_group added: the optimizer has {len(self.optimizer.param_groups)} "
+                f"param groups now. {way_out}, or pass one {name} for all, not in a list."
+            )
+        return self._for_new_groups[name]
+
+    def _begin_get_lr(self) -> None:
+        self._take_new_groups()
         if not self._get_lr_called_within_step:
             warnings.warn(
                 "To get the last learning rate computed by the scheduler, please use "
@@ -137,7 +199,8 @@ class LRScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state without the optimizer."""
-        return {k: v for k, v in self.__dict__.items() if k != "optimizer"}
+        own = ("optimizer", "_for_new_groups")
+        return {k: v for k, v in self.__dict__.items() if k not in own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state; the rates themselves are the optimizer's state."""
@@ -198,6 +261,11 @@ def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
             f"values, param_groups has {count}."
         )
     return list(value)
+
+
+def single(**options: Any) -> dict[str, Any]:
+    """Return the options that are one value for all groups, present and future."""
+    return {k: v for k, v in options.items() if not isinstance(v, list | tuple)}
 
 
 def saved_callable(function: Any) -> dict[str, Any] | None:

@@ -38,6 +38,12 @@ class _Several(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state."""
+        if len(state_dict["_schedulers"]) != len(self._schedulers):
+            raise ValueError(
+                f"{type(self).__name__}.load_state_dict: the state is of "
+                f"{len(state_dict['_schedulers'])} schedulers, this has {len(self._schedulers)}. "
+                "Make it of the same schedulers."
+            )
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
         for scheduler, saved in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler.load_state_dict(saved)

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ..optimizer import Optimizer
-from .base import LRScheduler, check_optimizer, per_group, saved_callable, set_rate, uninterrupted
+from .base import (
+    LRScheduler,
+    check_optimizer,
+    per_group,
+    saved_callable,
+    set_rate,
+    single,
+    uninterrupted,
+)  # fmt: skip
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -56,7 +64,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """Compute the rates at ``T_cur``."""
-        self._warn_outside_step()
+        self._begin_get_lr()
         height = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]
 
@@ -67,6 +75,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         Raises:
             ValueError: ``epoch`` is negative.
         """
+        self._take_new_groups()  # before anything moves: it may raise
         if epoch is None and self.last_epoch >= 0:
             epoch = self.last_epoch + 1
             self.T_cur += 1
@@ -152,6 +161,8 @@ class OneCycleLR(LRScheduler, _Momentum):
         three_phase: As said.
         last_epoch: See :class:`LRScheduler`.
 
+    A group that is added later may bring a ``max_lr`` of its own.
+
     Raises:
         ValueError: The steps are not given, an option is out of range, or, in ``step``, there were
             more steps than ``total_steps``.
@@ -216,11 +227,26 @@ class OneCycleLR(LRScheduler, _Momentum):
         self.cycle_momentum = cycle_momentum
         if cycle_momentum:
             self._prepare(optimizer, base_momentum, max_momentum, last_epoch == -1)
+        self._for_new_groups = {
+            **single(max_lr=max_lr, base_momentum=base_momentum, max_momentum=max_momentum),
+            "div_factor": div_factor,
+            "final_div_factor": final_div_factor,
+        }
         super().__init__(optimizer, last_epoch)
+
+    def _base_of(self, group: dict[str, Any]) -> float:
+        names = ("max_lr", "base_momentum", "max_momentum")
+        for name in names if self.cycle_momentum else names[:1]:
+            if name not in group:
+                group[name] = self._for_new(name, f"Give the new group a {name!r} of its own")
+        first: float = group["max_lr"] / self._for_new_groups["div_factor"]
+        group["initial_lr"] = first
+        group["min_lr"] = first / self._for_new_groups["final_div_factor"]
+        return first
 
     def get_lr(self) -> list[float]:
         """Compute the rates at ``last_epoch``, and set the momentum."""
-        self._warn_outside_step()
+        self._begin_get_lr()
         step = self.last_epoch
         if step > self.total_steps:
             raise ValueError(
@@ -317,8 +343,28 @@ class CyclicLR(LRScheduler, _Momentum):
             self.base_momentums, self.max_momentums = self._prepare(
                 optimizer, base_momentum, max_momentum, last_epoch == -1
             )
+        self._for_new_groups = single(
+            base_lr=base_lr, max_lr=max_lr, base_momentum=base_momentum, max_momentum=max_momentum
+        )
         super().__init__(optimizer, last_epoch)
         self.base_lrs = lowest
+
+    def _take_new_groups(self) -> None:
+        known = len(self.base_lrs)
+        self._extend("max_lr", self.max_lrs, "max_lrs")
+        if self.cycle_momentum:
+            self._extend("base_momentum", self.base_momentums, "base_momentums")
+            self._extend("max_momentum", self.max_momentums, "max_momentums")
+        super()._take_new_groups()
+        if self.cycle_momentum:
+            for k, group in enumerate(self.optimizer.param_groups[known:], known):
+                group["base_momentum"] = self.base_momentums[k]
+                group["max_momentum"] = self.max_momentums[k]
+
+    def _base_of(self, group: dict[str, Any]) -> float:
+        base: float = self._for_new("base_lr", "Append one for each new group to .base_lrs")
+        group.setdefault("initial_lr", base)
+        return base
 
     def scale_fn(self, x: float) -> float:
         """Return the amplitude's factor at a cycle or an iteration."""
@@ -331,7 +377,7 @@ class CyclicLR(LRScheduler, _Momentum):
 
     def get_lr(self) -> list[float]:
         """Compute the rates at ``last_epoch``, and set the momentum."""
-        self._warn_outside_step()
+        self._begin_get_lr()
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         x = 1.0 + self.last_epoch / self.total_size - cycle
         rising = x <= self.step_ratio

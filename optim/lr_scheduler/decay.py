@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..optimizer import Optimizer, number
-from .base import LRScheduler, saved_callable
+from .base import LRScheduler, saved_callable, single
 
 
 class _Chainable(LRScheduler):
@@ -29,7 +29,7 @@ class _Chainable(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """Compute the rates at ``last_epoch`` from the present ones."""
-        self._warn_outside_step()
+        self._begin_get_lr()
         move = self.first if self._is_initial else self.following
         return [
             move(number(group["lr"]), base, self.last_epoch)
@@ -49,7 +49,10 @@ class _ByFunction(LRScheduler):
         count = len(optimizer.param_groups)
         if isinstance(lr_lambda, list | tuple):
             if len(lr_lambda) != count:
-                raise ValueError(f"Expected {count} lr_lambdas, but got {len(lr_lambda)}.")
+                raise ValueError(
+                    f"Expected {count} lr_lambdas, but got {len(lr_lambda)}. Pass one function for "
+                    "each of optimizer.param_groups, or one for all, not in a list."
+                )
             self.lr_lambdas = list(lr_lambda)
         else:
             self.lr_lambdas = [lr_lambda] * count
@@ -58,7 +61,12 @@ class _ByFunction(LRScheduler):
                 raise TypeError(
                     f"lr_lambda should be a function, but got {type(function).__name__}."
                 )
+        self._for_new_groups = single(lr_lambda=lr_lambda)
         super().__init__(optimizer, last_epoch)
+
+    def _take_new_groups(self) -> None:
+        super()._take_new_groups()
+        self._extend("lr_lambda", self.lr_lambdas, "lr_lambdas")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; of each function only an object's attributes."""
@@ -67,6 +75,16 @@ class _ByFunction(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state; the functions stay this scheduler's."""
+        count = len(state_dict["lr_lambdas"])
+        if len(self.lr_lambdas) < count and "lr_lambda" in self._for_new_groups:
+            more = count - len(self.lr_lambdas)
+            self.lr_lambdas += [self._for_new_groups["lr_lambda"]] * more
+        if len(self.lr_lambdas) != count:
+            raise ValueError(
+                f"{type(self).__name__}.load_state_dict: the state has {count} lr_lambdas, this "
+                f"scheduler has {len(self.lr_lambdas)}. Make it with one for each param group "
+                "that was there when the state was saved."
+            )
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "lr_lambdas"})
         for function, saved in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
             if saved is not None:
@@ -78,13 +96,13 @@ class LambdaLR(_ByFunction):
 
     Args:
         optimizer: Whose rates to set.
-        lr_lambda: f, or one for each group.
+        lr_lambda: f, or one for each group; f holds for groups that are added later, too.
         last_epoch: See :class:`LRScheduler`.
     """
 
     def get_lr(self) -> list[float]:
         """Compute the rates at ``last_epoch``."""
-        self._warn_outside_step()
+        self._begin_get_lr()
         pairs = zip(self.lr_lambdas, self.base_lrs, strict=True)
         return [base * f(self.last_epoch) for f, base in pairs]
 
@@ -100,7 +118,7 @@ class MultiplicativeLR(_ByFunction):
 
     def get_lr(self) -> list[float]:
         """Compute the rates at ``last_epoch`` from the present ones."""
-        self._warn_outside_step()
+        self._begin_get_lr()
         lrs = [number(group["lr"]) for group in self.optimizer.param_groups]
         if self._is_initial:
             return lrs

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...autograd.view_history import check_writable
 from ...device import device
+from ...devices.storage_copy import copied_storage
 from ...dtypes import dtype as dtype_class
 from ...dtypes import uint8
 from ...memory.ledger import SAVED, TEMPORARY
@@ -63,6 +64,17 @@ class UntypedStorage:
     def __hash__(self) -> int:
         return hash((id(self._storage.root), self.dtype))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> UntypedStorage:
+        """Copy the bytes, once for all tensors and handles that share them."""
+        return self._of(copied_storage(self._storage.root, self.device, memo))
+
+    def __copy__(self) -> UntypedStorage:
+        """Copy the bytes, as PyTorch does; a handle of the same bytes is ``untyped_storage()``."""
+        return self.__deepcopy__({})
+
+    def _of(self, storage: Any) -> UntypedStorage:
+        return type(self)(storage, self.device)
+
     def __repr__(self) -> str:
         return f"lowtide.{type(self).__name__}(device={self.device}) of size {self.size()}"
 
@@ -74,6 +86,9 @@ class TypedStorage(UntypedStorage):
     def __init__(self, storage: Any, where: device, dtype: dtype_class) -> None:
         super().__init__(storage, where)
         self.dtype = dtype
+
+    def _of(self, storage: Any) -> TypedStorage:
+        return TypedStorage(storage, self.device, self.dtype)
 
     def untyped(self) -> UntypedStorage:
         """Return the same storage as bytes."""

@@ -18,6 +18,7 @@ from ...memory.short_traceback import shorten
 from ...modes import no_grad
 from ...tensor import Tensor
 from ..creation.ranges import eye
+from ..inplace import as_outs, into
 from ..registry import function
 
 
@@ -37,9 +38,9 @@ def linear_algebra(**options):
                     return f(*args, **kwargs)
                 with no_grad():
                     result = f(*args, **kwargs)
-                    if isinstance(out, Tensor):
-                        return _into(out, result)
-                    return type(result)(*map(_into, out, result))
+                    if isinstance(result, Tensor):
+                        return into(*as_outs(f.__name__, out, 1), result)
+                    return type(result)(*map(into, as_outs(f.__name__, out, len(result)), result))
             except MemoryError as error:  # these call one another
                 shorten(error)
                 raise
@@ -51,12 +52,6 @@ def linear_algebra(**options):
         return function(**{"public": False, **options})(g)
 
     return declare
-
-
-def _into(out, result):
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
 
 
 def check_matrices(name, *tensors, letters="AB"):

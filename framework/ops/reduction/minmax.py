@@ -17,7 +17,7 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..elementwise.comparison import maximum, minimum
 from ..indexing.gather import scatter_unique
-from ..inplace import into, need_separate
+from ..inplace import as_outs, into, need_separate
 from ..registry import function, op
 from ..signatures import per_element
 from .minmax_strided import in_rows, of_halves, search_rows
@@ -67,10 +67,12 @@ def into_each(name, out, results, input):
     """Write several results to the tensors given as ``out=``, if any.
 
     Raises:
+        TypeError: There are more or fewer than results.
         RuntimeError: One has another dtype, requires grad, or shares memory with the input.
     """
     if out is None:
         return results
+    out = as_outs(name, out, len(results))
     for o, r in zip(out, results, strict=True):
         if o.dtype is not r.dtype:
             raise RuntimeError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from math import prod
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
@@ -371,6 +372,9 @@ class SparseTensor(Tensor):
         if self.requires_grad:
             out.requires_grad_()
         memo[id(self)] = out
+        out.__dict__.update(deepcopy(self.__dict__, memo))
+        if self._grad is not None:
+            out._grad = deepcopy(self._grad, memo)
         return out
 
     def __reduce_ex__(self, protocol: Any) -> Any:

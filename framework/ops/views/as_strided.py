@@ -204,11 +204,7 @@ def unfold(input, dimension, size, step):
 
 
 def _as_strided_infer(input, *, size, stride, start, geometry):
-    if len(size) != len(stride):
-        raise RuntimeError(
-            f"as_strided: mismatch in length of strides and shape; got size {size} and stride "
-            f"{stride}."
-        )
+    _need_pairs(size, stride)
     if any(s < 0 for s in stride):
         raise RuntimeError(f"as_strided: Negative strides are not supported; got {stride}.")
     return input.like(size)
@@ -259,6 +255,14 @@ def _from_before(xp, array, size, steps, offset):
     if begin < 0:
         raise RuntimeError("as_strided reaches before the tensor's memory. Pass a larger offset.")
     return np.ndarray(size, array.dtype, root.reshape(-1).view(np.uint8), begin, steps)
+
+
+def _need_pairs(size, stride):
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"as_strided: mismatch in length of strides and shape; got size {size} and stride "
+            f"{stride}. Pass one stride for each dimension."
+        )
 
 
 def _extent(size, stride):
@@ -326,6 +330,7 @@ def as_strided(input, size, stride, storage_offset=None):
     here = input.storage_offset()
     start = here if storage_offset is None else int(storage_offset)
     size, stride = tuple(map(int, size)), tuple(map(int, stride))
+    _need_pairs(size, stride)
     if start < 0:
         raise RuntimeError(f"as_strided: Negative offsets are not supported; got {start}.")
     available = _available(input)

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any
 
 from ...tensor import Tensor
-from ..inplace import into
+from ..inplace import as_outs, into
 from ..registry import FUNCTIONS, function
 
 _VIEWS = (
@@ -29,7 +29,10 @@ def _copying(name: str) -> Any:
         made = make(*args, **kwargs)
         if isinstance(made, tuple):
             parts = tuple([x.clone() for x in made])
-            return parts if out is None else [into(o, x) for o, x in zip(out, parts, strict=True)]
+            if out is None:
+                return parts
+            outs = as_outs(f"{name}_copy", out, len(parts), RuntimeError)
+            return [into(o, x) for o, x in zip(outs, parts, strict=True)]
         return made.clone() if out is None else into(out, made)
 
     of_view = inspect.signature(make)

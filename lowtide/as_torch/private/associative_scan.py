@@ -42,6 +42,11 @@ def associative_scan(
     def combine(a: list[Any], b: list[Any]) -> list[Any]:
         both = (_pytree.tree_unflatten(side, spec) for side in (a, b))
         found: list[Any] = _pytree.tree_flatten(combine_fn(*both))[0]
+        if len(found) != len(leaves):
+            raise RuntimeError(
+                f"associative_scan: combine_fn must return a tree like xs, of {len(leaves)} "
+                f"tensors; got {len(found)}. Return one for each."
+            )
         return found
 
     leaves = [leaf.flip(dim) if reverse else leaf for leaf in leaves]

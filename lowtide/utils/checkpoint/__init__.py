@@ -143,6 +143,11 @@ def set_device_states(
     """
     if device_type not in (None, "cuda", "cpu"):
         raise ValueError(f"set_device_states: no device is of type {device_type!r}; name cuda.")
+    if len(devices) != len(states):
+        raise ValueError(
+            f"set_device_states: needs a state for each of {len(devices)} devices; got "
+            f"{len(states)}. Pass what get_device_states returned."
+        )
     for number, state in zip(devices, states, strict=True):
         _set_rng_state(state, f"cuda:{number}")
 
