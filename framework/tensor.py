@@ -35,12 +35,14 @@ class ViewInfo:
             chain costs one link a view. The number is negative where a link reads the bytes as
             another dtype.
         version: The storage's version for which the view's ``grad_fn`` holds.
-        tracked: False for a view made under ``no_grad``: it has no history to rewrite.
+        tracked: False for a view made under ``no_grad``: it has no history to rewrite. For an
+            output of an ``autograd.Function``, and views of it, what says so
+            (``autograd.view_history.OfFunction``): view ops do not make that history again.
     """
 
     __slots__ = ("base", "chain", "tracked", "version")
 
-    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: int, tracked: bool) -> None:
+    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: int, tracked: Any) -> None:
         self.base = base
         self.chain = chain
         self.version = version

@@ -22,7 +22,7 @@ from .anomaly import remember
 from .engine import zeros_of
 from .node import Node, SavedValue, _sequence, attach, describe_saved, edge_to
 from .saved import OWN, Held
-from .view_history import rebase
+from .view_history import check_writable, mark_outputs, rebase
 
 
 class FunctionCtx(Node):
@@ -216,6 +216,7 @@ class FunctionCtx(Node):
         self._outputs = tuple(o._spec if isinstance(o, Tensor) else None for o in outputs)
         self.seq = next(_sequence)
         saved_as: dict[int, int] = {}
+        made: dict[int, Tensor] = {}
         results = list(outputs)
         for k, out in enumerate(outputs):
             if not isinstance(out, Tensor):
@@ -237,20 +238,19 @@ class FunctionCtx(Node):
                 attach(out, self, k)
             if not plain:
                 saved_as.setdefault(id(out), k)
+                if id(out) not in dirty:
+                    made[k] = results[k]
         if recording:
             self._save(to_save, saved_as, given - dirty)
+            del to_save  # it may hold what the outputs are views of
+            mark_outputs(self.function.__name__, made)
         return results
 
     def _rewrite(self, out: Tensor, k: int, plain: bool) -> None:
         # An input written in place: the function becomes its history.
-        if local.state.grad and out._requires_grad and out._node is None:
-            raise RuntimeError(
-                f"{self.name()}: a leaf Variable that requires grad has been used in an in-place "
-                "operation. Write under lowtide.no_grad(), or into a clone."
-            )
-        if plain:
-            return
-        rebase(out, self, k)
+        check_writable(out, self.name(), not plain)
+        if not plain:
+            rebase(out, self, k)
 
     def _save(self, tensors: tuple[Any, ...], outputs: dict[int, int], inputs: set[int]) -> None:
         saver = local.state.saver
