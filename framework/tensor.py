@@ -330,8 +330,9 @@ class Tensor:
     def data(self) -> Tensor:
         """The same values outside the graph and under a version of their own.
 
-        Writes through it are not noticed by a graph that kept the values: its gradients are then
-        those of the new values. ``detach()`` shares the version, and such writes are noticed.
+        Writes through it are not counted by a graph that kept the values: its gradients are then
+        those of the new values, and backward warns of it, once for each line that writes.
+        ``detach()`` shares the version, and such writes are errors.
         Inside a checkpointed region, whose replay must know of every write, ``data`` is
         ``detach()``.
         """
