@@ -176,13 +176,14 @@ class FunctionCtx(Node):
         positions = [k for k in range(len(self._inputs)) if bits >> k & 1]
         chosen: list[Any] = [self._inputs[k] for k in positions]
         name = self.function.__name__
+        several = "s" if len(positions) > 1 else ""
         return without_derivative(
             value,
             [self.edges[k] for k in chosen],
             [self.edge_specs[k] for k in chosen],
             f"{name}.backward cannot be differentiated: {what} (shape {tuple(value.shape)}) was "
-            f"computed in forward from argument {', '.join(map(str, positions))}, without a "
-            "history, so its part of the second derivative would be missing. Save the inputs and "
+            f"computed in forward from argument{several} {', '.join(map(str, positions))}, "
+            "without a history, so its part of the second derivative would be missing. Save the inputs and "
             "compute it again in backward, or return it as a further output and save it; or put "
             "@once_differentiable on backward. If it counts as a constant, call .detach() on it "
             "there.",
