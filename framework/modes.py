@@ -86,10 +86,6 @@ class State:
         self.notes_results = False
         self.run_kernel = execution.current.runner()
 
-    def asks_for_results(self) -> bool:
-        """True if results need more than a node: what ``notes_results`` is."""
-        return self.inference or self.recorder is not None or self.dependence is not None
-
 
 class _Local(threading.local):
     def __init__(self) -> None:
@@ -268,7 +264,8 @@ class inference_mode(_Mode):
         state, mode = local.state, self.mode
         self._before[:] = state.grad, state.inference, state.notes_results
         state.inference = mode
-        state.notes_results = state.asks_for_results()
+        # Here and elsewhere written out: during a call an interrupt could fall between two modes.
+        state.notes_results = mode or state.recorder is not None or state.dependence is not None
         state.grad = not mode  # False ends no_grad too, as in PyTorch
 
     __exit__ = RestoringExit(state_of_thread, "grad", "inference", "notes_results")

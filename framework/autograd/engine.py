@@ -251,7 +251,7 @@ def _run(
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
     recorder, state.recorder = state.recorder, None
-    state.notes_results = state.asks_for_results()
+    state.notes_results = state.inference or state.dependence is not None
     if recorder is not None and state.saver is recorder:
         state.saver = None
     phase, site = state.phase, state.site
@@ -271,7 +271,9 @@ def _run(
         state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
         state.phase, state.site = phase, site
         state.recorder = recorder
-        state.notes_results = state.asks_for_results()
+        state.notes_results = (
+            state.inference or recorder is not None or state.dependence is not None
+        )
         if done is not running:
             for reference in done.replayed:
                 content = reference()

@@ -129,14 +129,15 @@ class Function:
         # may not run again: what it makes is kept.
         before = state.function, state.phase, state.grad, state.recorder
         outer, notes = state.dependence, state.notes_results
+        dependence = None if recording else outer
         state.function = name
         if recording:
             if state.phase is None:
                 state.phase = "forward"
-            once = hasattr(cls.backward, "differentiable_once")
-            state.dependence = None if once else Dependence(args, ctx.needs_input_grad)
-            state.notes_results = state.asks_for_results()
+            if not hasattr(cls.backward, "differentiable_once"):
+                dependence = Dependence(args, ctx.needs_input_grad)
         try:
+            state.dependence, state.notes_results = dependence, notes or dependence is not None
             state.grad = False
             if not cls.recompute:
                 state.recorder = None

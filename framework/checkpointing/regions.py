@@ -116,7 +116,7 @@ class checkpointing(WholeContext, _Mode):
         if outer is None:
             recorder.contents.clear()
         state.recorder, state.saver = outer, saver
-        state.notes_results = state.asks_for_results()
+        state.notes_results = state.inference or outer is not None or state.dependence is not None
 
 
 def checkpoint(
