@@ -130,12 +130,11 @@ class Function:
         before = state.function, state.phase, state.grad, state.recorder
         outer, notes = state.dependence, state.notes_results
         dependence = None if recording else outer
+        if recording and not hasattr(cls.backward, "differentiable_once"):
+            dependence = Dependence(args, ctx.needs_input_grad)
         state.function = name
-        if recording:
-            if state.phase is None:
-                state.phase = "forward"
-            if not hasattr(cls.backward, "differentiable_once"):
-                dependence = Dependence(args, ctx.needs_input_grad)
+        if recording and state.phase is None:
+            state.phase = "forward"
         try:
             state.dependence, state.notes_results = dependence, notes or dependence is not None
             state.grad = False
@@ -152,8 +151,8 @@ class Function:
             several = isinstance(output, tuple | list)
             outputs = ctx._finish(args, list(output) if several else [output], versions, recording)
         finally:
-            state.function, state.phase = before[:2]
             state.dependence, state.notes_results = outer, notes
+            state.function, state.phase = before[:2]
         if recording and state.anomaly:
             remember(ctx)
         return _rebuilt(output, outputs) if several else outputs[0]
