@@ -184,9 +184,9 @@ class FunctionCtx(Node):
             f"{name}.backward cannot be differentiated: {what} (shape {tuple(value.shape)}) was "
             f"computed in forward from argument{several} {', '.join(map(str, positions))}, "
             "without a history, so its part of the second derivative would be missing. Save the "
-            "inputs and compute it again in backward, or return it as a further output and save it; or put "
-            "@once_differentiable on backward. If it counts as a constant, call .detach() on it "
-            "there.",
+            "inputs and compute it again in backward, or return it as a further output and save "
+            "it; or put @once_differentiable on backward. If it counts as a constant, call "
+            ".detach() on it there.",
         )
 
     def _hide_histories(self) -> list[tuple[str, Any, Any]]:
