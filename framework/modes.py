@@ -40,7 +40,9 @@ class State:
         running: The backward pass that runs, or None; the innermost, if one runs inside another.
         recorder: Notes every kernel call while a checkpointed region is open, or None
             (``autograd/remat/recorder.py``).
-        notes_results: ``inference`` or a recorder: results need more than a node.
+        dependence: Notes what the forward of a recorded ``autograd.Function`` computes from its
+            inputs, or None (``autograd/dependence.py``).
+        notes_results: ``inference``, a recorder or ``dependence``: results need more than a node.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off: the
             executor's ``runner`` (``execution.py``).
     """
@@ -49,6 +51,7 @@ class State:
         "anomaly",
         "autocast",
         "check_nan",
+        "dependence",
         "function",
         "grad",
         "hooks_disabled",
@@ -79,6 +82,7 @@ class State:
         self.site: tuple[str, str, str, Any] | None = None
         self.running: Any = None
         self.recorder: Any = None
+        self.dependence: Any = None
         self.notes_results = False
         self.run_kernel = execution.current.runner()
 
@@ -260,7 +264,8 @@ class inference_mode(_Mode):
         state, mode = local.state, self.mode
         self._before[:] = state.grad, state.inference, state.notes_results
         state.inference = mode
-        state.notes_results = mode or state.recorder is not None
+        # Here and elsewhere written out: during a call an interrupt could fall between two modes.
+        state.notes_results = mode or state.recorder is not None or state.dependence is not None
         state.grad = not mode  # False ends no_grad too, as in PyTorch
 
     __exit__ = RestoringExit(state_of_thread, "grad", "inference", "notes_results")

@@ -35,12 +35,14 @@ class ViewInfo:
             chain costs one link a view. The number is negative where a link reads the bytes as
             another dtype.
         version: The storage's version for which the view's ``grad_fn`` holds.
-        tracked: False for a view made under ``no_grad``: it has no history to rewrite.
+        tracked: False for a view made under ``no_grad``: it has no history to rewrite. For an
+            output of an ``autograd.Function``, and views of it, what says so
+            (``autograd.view_history.OfFunction``): view ops do not make that history again.
     """
 
     __slots__ = ("base", "chain", "tracked", "version")
 
-    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: int, tracked: bool) -> None:
+    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: int, tracked: Any) -> None:
         self.base = base
         self.chain = chain
         self.version = version
@@ -328,8 +330,9 @@ class Tensor:
     def data(self) -> Tensor:
         """The same values outside the graph and under a version of their own.
 
-        Writes through it are not noticed by a graph that kept the values: its gradients are then
-        those of the new values. ``detach()`` shares the version, and such writes are noticed.
+        Writes through it are not counted by a graph that kept the values: its gradients are then
+        those of the new values, and backward warns of it, once for each line that writes.
+        ``detach()`` shares the version, and such writes are errors.
         Inside a checkpointed region, whose replay must know of every write, ``data`` is
         ``detach()``.
         """

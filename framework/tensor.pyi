@@ -10,11 +10,11 @@ from typing import Any
 
 
 class ViewInfo:
-    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: _int, tracked: _bool) -> None: ...
+    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: _int, tracked: Any) -> None: ...
     base: Tensor
     chain: tuple[Any, ...]
     version: _int
-    tracked: _bool
+    tracked: Any
 
 class Tensor:
     _is_node: _bool

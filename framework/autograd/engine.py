@@ -250,7 +250,8 @@ def _run(
     interrupts.listen()
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
-    recorder, state.recorder, state.notes_results = state.recorder, None, state.inference
+    recorder, state.recorder = state.recorder, None
+    state.notes_results = state.inference or state.dependence is not None
     if recorder is not None and state.saver is recorder:
         state.saver = None
     phase, site = state.phase, state.site
@@ -269,7 +270,10 @@ def _run(
         done = state.running
         state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
         state.phase, state.site = phase, site
-        state.recorder, state.notes_results = recorder, state.inference or recorder is not None
+        state.recorder = recorder
+        state.notes_results = (
+            state.inference or recorder is not None or state.dependence is not None
+        )
         if done is not running:
             for reference in done.replayed:
                 content = reference()

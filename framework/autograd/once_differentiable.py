@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..errors import GradientError
 from ..modes import local, no_grad
 from ..tensor import Tensor
 from .node import Node, _sequence, attach, edge_to
@@ -36,30 +37,37 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         ]
         return tuple(blocked) if several else blocked[0]
 
+    once.differentiable_once = True  # type: ignore[attr-defined]
     return once
 
 
 def _blocked(result: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    out: Tensor = result.detach()
-    attach(
-        out,
-        _Error(
-            sources,
-            "trying to differentiate twice a function that was marked with @once_differentiable. "
-            "Write its backward in lowtide's ops and drop the mark.",
-        ),
+    return without_derivative(
+        result,
+        [edge_to(s) for s in sources],
+        [s._spec for s in sources],
+        "trying to differentiate twice a function that was marked with @once_differentiable. "
+        "Write its backward in lowtide's ops and drop the mark.",
     )
+
+
+def without_derivative(
+    value: Tensor, edges: list[tuple[Any, int]], edge_specs: list[Any], message: str
+) -> Tensor:
+    """Return a value whose gradient raises, where it is wanted by what the edges lead to."""
+    out: Tensor = value.detach()
+    attach(out, _Error(edges, edge_specs, message))
     return out
 
 
 class _Error(Node):
-    """The node of a gradient that cannot be differentiated again."""
+    """The node of a value that cannot be differentiated."""
 
     __slots__ = ("edge_specs", "message")
 
-    def __init__(self, sources: Sequence[Tensor], message: str) -> None:
-        self.edges = [edge_to(s) for s in sources]
-        self.edge_specs = [s._spec for s in sources]
+    def __init__(self, edges: Any, edge_specs: Any, message: str) -> None:
+        self.edges = edges
+        self.edge_specs = edge_specs
         self.message = message
         self.seq = next(_sequence)
         self.extra = None
@@ -70,4 +78,4 @@ class _Error(Node):
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
-        raise RuntimeError(self.message)
+        raise GradientError(self.message)

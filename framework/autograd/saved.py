@@ -13,6 +13,7 @@ cycles keep memory until the garbage collector comes.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +25,7 @@ from ..memory.events import on_observe, publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..modes import local
 from ..tensor import Tensor, wrap
-from .node import Alias, attach
+from .node import Alias, _sequence, attach
 
 if TYPE_CHECKING:
     from ..spec import Spec
@@ -123,6 +124,8 @@ class Held:
                 f"kept: version {self.version} then, {self.storage.version} now. Use the "
                 "out-of-place op, or clone before changing it."
             )
+        if _behind:
+            warn_of_write_behind(self, node, label)
         source = self.source
         if source is None or self.spec.dtype.category < FLOAT:  # indices carry no gradient
             return wrap(self.array, self.spec, self.storage)
@@ -198,6 +201,41 @@ def count_write(storage: Any, by: str) -> None:
     storage.version += 1
     if storage.pins:
         remember_write(storage, by)
+        if storage.root is not storage:
+            _remember_write_behind(storage)
+
+
+# Writes through `.data` into what a graph keeps, by id of the storage that owns the bytes: (weak
+# storage, number of nodes recorded by then, op and line).
+_behind: dict[int, tuple[Any, int, str]] = {}
+_warned: set[str] = set()
+
+
+def _remember_write_behind(alias: Any) -> None:
+    root = alias.root
+    try:
+        key = id(root)
+        gone = weakref.ref(root, lambda _: _behind.pop(key, None))
+    except TypeError:  # memory that belongs to someone else
+        return
+    _behind[key] = (gone, next(_sequence), written_at(alias))
+
+
+def warn_of_write_behind(handle: Held, node: Any, label: str) -> None:
+    """Warn, once for each line that writes, if a kept value was written through ``.data`` since."""
+    root = handle.storage.root
+    found = _behind.get(id(root))
+    if found is None or found[0]() is not root or node.seq > found[1] or found[2] in _warned:
+        return
+    _warned.add(found[2])
+    warnings.warn(
+        f"A tensor kept by {node.name()} ({label}, shape {tuple(handle.spec.shape)}) was written "
+        f"through .data{found[2]} after it was kept, which no version counts: its gradients are "
+        "those of the new values. Write after backward, or through .detach() to make this an "
+        "error; clone before changing it if backward needs the old values.",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def written_at(storage: Any) -> str:

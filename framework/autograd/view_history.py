@@ -5,10 +5,15 @@ of the write. A view shares its bytes with its base, so the base has a new value
 with the written view scattered into it. That is :class:`ViewScatter`. Every other view of the
 same base notices, by the storage's version, that its ``grad_fn`` is out of date, and takes a new
 one by replaying its view ops on the base (:func:`refresh`) when next it is used.
+
+A view that an ``autograd.Function`` returned cannot be replayed: the function's backward would be
+left out. It keeps the history it was given (:class:`OfFunction`), and is refused once that of its
+base has changed.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import GradientError
@@ -24,6 +29,72 @@ if TYPE_CHECKING:
 Link: TypeAlias = "tuple[Link | None, Any, tuple[Any, ...], int]"  # see ViewInfo.chain
 RETYPED = -(1 << 62)  # counts for a link that reads the bytes as another dtype: no window
 LONG = 16  # links: a longer chain is replayed as one window of the base
+
+
+class OfFunction:
+    """Says that a view is an output of an ``autograd.Function``, or a view of one.
+
+    Args:
+        function: The name of its class.
+        index: Which output.
+        base: The tensor whose bytes it shows.
+    """
+
+    __slots__ = ("base_history", "function", "index")
+
+    def __init__(self, function: str, index: int, base: Tensor) -> None:
+        self.function = function
+        self.index = index
+        # A reference to the base's node would make a cycle if that is the function's own.
+        self.base_history = _history(base)
+
+    def outdated(self, base: Tensor) -> bool:
+        """True if a write that counts for gradients may have changed the base since.
+
+        Where the base has a history, such a write changes it; one under ``no_grad`` does not, and
+        is a constant to the view as to any other. Without a history no write can be told apart.
+        """
+        return self.base_history is None or self.base_history != _history(base)
+
+    def error(self, what: str) -> RuntimeError:
+        """Return the error for a use that would leave out the function's backward."""
+        return RuntimeError(
+            f"{what}: Output {self.index} of {self.function} is a view, or a view of it: "
+            f"{self.function}.forward returned its input or a view, which shares memory with "
+            "its base. Written in place, the base and its views get gradients by view "
+            f"ops, without {self.function}.backward. Return .clone() of it from forward, or use "
+            "the out-of-place op."
+        )
+
+
+def _history(base: Tensor) -> tuple[int, int] | None:
+    # By number: each node has its own, and a leaf 0, for it keeps its history under no_grad.
+    if not base._requires_grad:
+        return None
+    return (0 if base._node is None else base._node.seq, base._index)
+
+
+def mark_outputs(function: str, outputs: dict[int, Tensor]) -> None:
+    """Mark those outputs of an ``autograd.Function`` that are views.
+
+    A view whose base nobody else holds any more is simply a tensor.
+
+    Args:
+        function: The name of the class.
+        outputs: By their positions those that the function is the history of, but for inputs
+            written in place, which are part of their base's.
+    """
+    for k, t in outputs.items():
+        viewed = t._viewed
+        if viewed is None:
+            continue
+        reference, t._viewed = weakref.ref(base_of(viewed)), None
+        chain = viewed.chain
+        del viewed
+        base = reference()
+        if base is not None:
+            of = OfFunction(function, k, base)
+            t._viewed = ViewInfo(base, chain, t._storage.version, of)
 
 
 def replay(tensor: Tensor, chain: Link) -> Tensor:
@@ -74,7 +145,13 @@ def refresh(view: Tensor) -> None:
     assert viewed is not None
     viewed.version = view._storage.version
     base = base_of(viewed)
-    if not viewed.tracked or not base._requires_grad:
+    of = viewed.tracked
+    if of is not True:
+        if of and of.outdated(base):
+            viewed.version = -1  # the next use is refused too
+            raise of.error("The base or another view of it has been modified inplace")
+        return
+    if not base._requires_grad:
         return
     if base._node is None and view._node is not None and view._requires_grad:
         return  # the base is a leaf, written under no_grad: same history
@@ -96,7 +173,8 @@ def check_writable(tensor: Tensor, op: str, recorded: bool = False) -> None:
 
     Raises:
         RuntimeError: The tensor is a leaf that requires grad, or a view of one; or a view made
-            under ``no_grad``; or an inference tensor outside its mode.
+            under ``no_grad`` or by an ``autograd.Function``; or an inference tensor outside its
+            mode.
     """
     state = local.state
     if tensor._extra is not None and tensor._extra.get("inference") and not state.inference:
@@ -108,6 +186,8 @@ def check_writable(tensor: Tensor, op: str, recorded: bool = False) -> None:
         return
     viewed = tensor._viewed
     owner = tensor if viewed is None else base_of(viewed)
+    if viewed is not None and isinstance(viewed.tracked, OfFunction):
+        raise viewed.tracked.error(op)
     leaf = tensor._requires_grad and tensor._node is None  # a view can be a leaf of its own
     # A view with a history whose base has none: the base, written, would be its own ancestor.
     if leaf or (owner._node is None and (owner._requires_grad or tensor._requires_grad)):

@@ -115,11 +115,8 @@ class checkpointing(WholeContext, _Mode):
         recorder.region = parent
         if outer is None:
             recorder.contents.clear()
-        state.recorder, state.saver, state.notes_results = (
-            outer,
-            saver,
-            state.inference or outer is not None,
-        )
+        state.recorder, state.saver = outer, saver
+        state.notes_results = state.inference or outer is not None or state.dependence is not None
 
 
 def checkpoint(

@@ -238,13 +238,15 @@ def _view(
 
 
 def note_without_node(plan: Plan, inputs: tuple[Any, ...], outputs: Any) -> None:
-    """Finish results without a node, under ``inference_mode`` or in a region."""
+    """Finish results without a node: in ``inference_mode``, a region, or a Function's forward."""
     state = local.state
     if state.inference:
         for out in outputs:
             out._extra = {"inference": True}
     elif state.recorder is not None:
         state.recorder.note(plan, inputs, outputs)
+    if state.dependence is not None:
+        state.dependence.note(plan, inputs, outputs)
 
 
 def record(

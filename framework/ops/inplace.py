@@ -103,6 +103,8 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
         count_write(storage, name)
         if noted is not None:
             state.recorder.wrote(plan, noted, target)
+        if state.dependence is not None:
+            state.dependence.wrote(plan, inputs)
         if recording:
             before = (target._node, target._index, target._requires_grad)
             node = record(plan, mask, inputs, (target,), saved_inputs)

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import random
+import warnings
+
 import pytest
 
 import lowtide as lt
+from lowtide.framework.autograd import saved
 
 
-def test_writes_through_data_are_not_noticed():
+@pytest.fixture(autouse=True)
+def _no_line_has_warned(monkeypatch):
+    monkeypatch.setattr(saved, "_warned", set())
+
+
+WRITTEN = r"written through \.data.* after it was kept.*Write after backward"
+
+
+def test_writes_through_data_are_not_counted():
     x = lt.tensor([1.0, 2.0], requires_grad=True)
     y = x * x
     x.data.mul_(3.0)
-    y.sum().backward()
+    with pytest.warns(UserWarning, match=WRITTEN) as found:
+        y.sum().backward()
+    assert "kept by MulBackward0 (mul." in str(found[0].message)
+    assert "(mul_ at" in str(found[0].message)
     assert x._version == 0
     assert x.grad.tolist() == [6.0, 12.0]  # of the values that are there now, as in PyTorch
 
 
-def test_writes_through_a_view_of_data_are_not_noticed():
+def test_writes_through_a_view_of_data_are_not_counted():
     x = lt.ones(2, 3, requires_grad=True)
     y = (x * x).sum()
     with lt.no_grad():
         x.data[0].fill_(2.0)
         x.data.t()[1] += 1
-    y.backward()
+    with pytest.warns(UserWarning, match=WRITTEN):
+        y.backward()
     assert x._version == 0
     assert x.grad.tolist() == [[4.0, 6.0, 4.0], [2.0, 4.0, 2.0]]
 
@@ -109,3 +125,69 @@ def test_inside_a_region_writes_are_noticed():
     plain = lt.autograd.grad(region(x).sum(), x)[0]
     again = lt.autograd.grad(lt.utils.checkpoint.checkpoint(region, x).sum(), x)[0]
     assert lt.equal(plain, again)
+
+
+def test_a_line_that_writes_through_data_warns_once():
+    x = lt.ones(2, requires_grad=True)
+
+    def step():
+        for _ in range(3):
+            y = x * x
+            x.data.add_(1)
+            y.sum().backward()
+
+    with pytest.warns(UserWarning, match=WRITTEN) as found:
+        step()
+    assert len(found) == 1
+
+
+WRITES = {
+    "copy_": lambda p: p.data.copy_(lt.full_like(p.data, 2.0)),
+    "mul_": lambda p: p.data.mul_(2.0),
+    "clamp_": lambda p: p.data.clamp_(-0.1, 0.1),
+    "a row": lambda p: p.data[:1].fill_(3.0),
+    "an index": lambda p: p.data.__setitem__(0, 3.0),
+    "augmented": lambda p: p.data.__iadd__(1.0),
+}
+KEPT = {
+    "square": (lambda p: p * p, True),
+    "exp of a view": (lambda p: p[1:].exp() * p[1:], True),
+    "product": (lambda p: p @ lt.ones(p.shape[-1], 2, requires_grad=True, dtype=p.dtype), True),
+    "sum": (lambda p: p.sum() * 2, False),
+    "scaled": (lambda p: p * 3.0 + 1, False),
+    "a constant": (lambda p: p @ lt.ones(p.shape[-1], 2, dtype=p.dtype), False),
+    "detached": (lambda p: (p + 0) ** 2, False),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_writes_through_data(seed):
+    """A warning where backward reads the new values, and gradients else as without the write."""
+    draw = random.Random(seed)
+    for _ in range(60):
+        saved._warned.clear()
+        dtype = draw.choice([lt.float32, lt.float64])
+        p, q = (lt.full((3, 2), 0.5, dtype=dtype, requires_grad=True) for _ in range(2))
+        if draw.random() < 0.3:
+            p = p.detach().mT.contiguous().mT.requires_grad_()
+        write = WRITES[draw.choice(list(WRITES))]
+        compute, keeps = KEPT[draw.choice(list(KEPT))]
+        when = draw.choice(["before", "between", "swapped", "after"])
+        if when == "before":
+            write(p)
+            with lt.no_grad():
+                q.copy_(p)
+        loss = compute(p).sum()
+        if when == "between":
+            write(p)
+        if when == "swapped":
+            p.data = p.data + 1
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            loss.backward()
+        if when == "after":
+            write(p)
+        compute(q).sum().backward()
+        assert len(found) == (keeps and when == "between")
+        if not found:
+            assert lt.equal(p.grad, q.grad)

@@ -31,6 +31,16 @@ class OfOps(lt.autograd.Function):
         return g * w, (g * x).sum(0)
 
 
+class OfOpsAgain(OfOps):
+    """Can be differentiated again: computes what has no history once more."""
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, _, out = ctx.saved_tensors
+        g = g * out * (x * w).cos()
+        return g * w, (g * x).sum(0)
+
+
 class ThroughNumPy(lt.autograd.Function):
     """Forward by NumPy, into memory of its own, of lowtide, and in place."""
 
@@ -138,14 +148,25 @@ def test_what_a_function_keeps(case):
     y.sum().backward()
 
 
-def test_second_gradients_of_a_function():
+def second_gradients(function):
     def step(region):
         x, w = lt.randn(3, 4, requires_grad=True), lt.randn(4, requires_grad=True)
-        y = region(lambda x: OfOps.apply(x.sin(), w).exp(), x)
+        y = region(lambda x: function(x.sin(), w).exp(), x)
         (g,) = lt.autograd.grad(y.sum(), x, create_graph=True)
         return g, gradients(g.exp(), x, w)
 
-    assert_same(step)
+    return step
+
+
+def test_second_gradients_of_a_function():
+    assert_same(second_gradients(OfOpsAgain.apply))
+
+
+def test_second_gradients_through_what_has_no_history_are_refused():
+    step = second_gradients(OfOps.apply)
+    for region in (lambda f, x: f(x), lt.checkpoint):
+        message = message_of(lambda region=region: step(region), GradientError)
+        assert "OfOps.saved_tensors[2] (shape (3, 4)) was computed in forward" in message
 
 
 def test_an_input_kept_by_a_function_may_not_change():

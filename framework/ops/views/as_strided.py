@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ...autograd import given_ops
-from ...autograd.view_history import base_of
+from ...autograd.view_history import OfFunction, base_of
 from ...kernels.common.strided import strided
 from ..creation.fill import ones, zeros
 from ..creation.ranges import arange
@@ -341,6 +341,8 @@ def as_strided(input, size, stride, storage_offset=None):
         )
     if start < here and input._viewed is not None:
         # A view can be replayed only forward: start from its base.
+        if isinstance(input._viewed.tracked, OfFunction):
+            raise input._viewed.tracked.error("as_strided from before the view")
         input = base_of(input._viewed)
         here = input.storage_offset()
     return strided_view(input, size, stride, start - here, tuple(input.stride()))
