@@ -183,7 +183,8 @@ def _add_scripts(commands: Any) -> None:
     )
     estimate = _command(commands, "estimate", "predict a script's memory without computing")
     leaks = _command(
-        commands, "leaks", "run a script and name graphs that outlive their step",
+        commands, "leaks",
+        "run a script; name graphs that outlive their step, and tensors that pile up",
         "The exit code is 1 if something leaks.",
     )  # fmt: skip
     advise = _command(

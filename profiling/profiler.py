@@ -57,8 +57,9 @@ class MemoryProfiler(WholeContext, Profile):
         timeline: Keep every event, for ``timeline()``, pictures and exports. Without it, memory
             does not grow with the length of the run (the marks' differences apart).
         sample_ms: Also look at process and devices every so many milliseconds, in a thread.
-        leaks: Also watch for graphs that outlive their step, as ``detect_retained`` does; they are
-            in ``findings``, in the report and on the page. Notes source lines of all nodes.
+        leaks: Also watch for graphs and tensors that outlive their step, as ``detect_retained``
+            does; they are in ``findings``, in the report and on the page. Notes source lines of
+            all nodes.
         warn: Warn, once a line, of bytes that bought nothing (``profiling.MemoryWarning``): a
             forward without a backward or a graph retained for nobody, of a mebibyte and more;
             a parameter that an optimizer never had a gradient for. Not without ``lines``.

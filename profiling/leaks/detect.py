@@ -1,4 +1,4 @@
-"""Leak detection: graphs that outlive their training step, who references them, and the fix.
+"""Leak detection: graphs and tensors that outlive their step, who references them, and the fix.
 
 ``detect_retained`` watches a training loop. At the end of each step it looks which lines have
 living nodes from three or more steps (``node_tracker.py``), and walks from those nodes up to a name
@@ -12,11 +12,13 @@ What is told apart:
 - *static*: one old graph with saved activations that no later step uses, as in a kept exception;
 - *idle*: what ``retain_graph=True`` left, and no other backward came for;
 - *fed*: data that requires grad, and so gathers a gradient for every sample;
-- *cycles*: graphs that only the garbage collector frees.
+- *cycles*: graphs that only the garbage collector frees;
+- *piled up*: tensors without a graph, in one growing container (``growing_tensors.py``).
 
 A step is a period of the loop's optimizers, or what ``watch.step()`` says; without either, a
-backward that accumulates into leaves. When another optimizer turns up, what was taken for steps
-may have been parts of one, so counting begins again and young findings are dropped.
+backward that accumulates into leaves; without that, it begins where a model is called again. When
+another optimizer turns up, what was taken for steps may have been parts of one, so counting begins
+again and young findings are dropped.
 
 Not optimal: the first place that is found to hold a graph is named; others show when it is mended.
 """
@@ -52,7 +54,7 @@ _ABSENT = 32  # steps of others after which an optimizer is not waited for
 
 
 class detect_retained(WholeContext):
-    """Detect autograd graphs that are retained from one training step to the next.
+    """Detect what is retained from one step to the next: graphs, and tensors that pile up.
 
     Args:
         warn: Also warn (``UserWarning``) of each finding at the end of the step that shows it, or
@@ -248,28 +250,38 @@ class detect_retained(WholeContext):
 
     def _count(self) -> None:
         # What dropping each would free; now, while nothing of ours holds a node.
+        graphs = {c.root_object.key for c in self._records.values() if c.graph and c.root_object}
+        self._records = {  # of one container, its graphs tell all
+            key: case
+            for key, case in self._records.items()
+            if case.graph or case.root_object is None or case.root_object.key not in graphs
+        }
         cases = [c for c in self._records.values() if c.root_object is not None]
-        if not cases:
-            return
-        met = self._tensors.steps_of()
-        found = shares([c.root_object for c in cases if c.root_object], self._generations, met)
+        growing = [c for c in cases if not c.graph]
+        if growing:
+            self._weigh(cases, growing)
+            # What holds too few steps is looked for again; what is not told shares with nobody.
+            self._records = {k: c for k, c in self._records.items() if c.graph or c.enough}
+            told = [id(c) for c in self._told().values()]
+            cases = [c for c in cases if c.graph or id(c) in told]
+        self._weigh(cases, cases)
+
+    def _weigh(self, cases: list[FindingRecord], which: list[FindingRecord]) -> None:
+        roots = [c.root_object for c in cases if c.root_object is not None]
+        found = shares(roots, self._generations, self._tensors.steps_of()) if roots else None
         if found is None:
             return
         self.shared_bytes, self.elsewhere_bytes = found.together, found.elsewhere
-        graphs = {c.root_object.key for c in cases if c.graph and c.root_object is not None}
-        for case in cases:
+        for case in which:
             owned = found.owned.get(case.root_object)  # type: ignore[arg-type]
             case.gone = owned is None
             if owned is None:
                 continue
-            # All that it holds belongs to others by now, or it is told of with its graph.
-            empty = owned.around and not (owned.nodes or (owned.bytes and not case.graph))
-            if empty or (not case.graph and case.root_object.key in graphs):  # type: ignore[union-attr]
+            # All that it holds belongs to others by now.
+            if owned.around and not (owned.nodes or (owned.bytes and not case.graph)):
                 self._records = {k: c for k, c in self._records.items() if c is not case}
                 continue
             case.weigh(owned, self._generations.step, self._ends)
-        # What holds too few steps is looked for again.
-        self._records = {k: c for k, c in self._records.items() if c.graph or c.enough}
 
     def _growing(self, look: LiveNodes, suspicious: set[Site]) -> bool:
         held, carried = look.ends(suspicious)

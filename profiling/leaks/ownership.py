@@ -158,9 +158,9 @@ class _Heap:
         missing = kinds.keys() - {id(o) for o in self.objects}
         if missing:  # gc knows no dict of arrays alone, but who holds it
             held = gc.get_referents(*every)
-            found = {id(o): o for o in held if id(o) in missing and kinds[id(o)] is type(o)}
-            self.objects.extend(found.values())
-            del held, found
+            met_there = {id(o): o for o in held if kinds.get(id(o)) is type(o)}
+            self.objects.extend(o for key, o in met_there.items() if key in missing)
+            del held, met_there
         del every
         self.place.update((id(o), k) for k, o in enumerate(self.objects))
         skip = _namespaces()

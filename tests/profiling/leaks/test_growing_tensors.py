@@ -20,8 +20,8 @@ import lowtide as lt
 from lowtide import nn
 from lowtide.framework.devices import backend
 from lowtide.nn import functional as F
-from lowtide.profiling import detect_retained
-from tests.profiling.leaks.loops import only
+from lowtide.profiling import Finding, MemoryProfiler, detect_retained
+from tests.profiling.leaks.loops import only, place
 
 WIDTH, OUT, BATCH, STEPS = 6, 5, 16, 6
 NUMBERS = BATCH * OUT * 4  # bytes of an output
@@ -191,3 +191,177 @@ def test_drawn_containers_are_counted_to_the_byte(seed: int) -> None:
             check(*case)
         except AssertionError as error:
             raise AssertionError(f"{case}: {error}") from error
+
+
+# What does not pile up
+
+
+def _number(kept: list[Any], value: Any, k: int) -> None:
+    kept.append(value.mean())
+
+
+def _bounded(kept: list[Any], value: Any, k: int) -> None:
+    if not kept:
+        kept.append(deque(maxlen=4))
+    kept[0].append(value)
+
+
+def _popped(kept: list[Any], value: Any, k: int) -> None:
+    kept.append(value)
+    del kept[:-3]
+
+
+def _cleared(kept: list[Any], value: Any, k: int) -> None:
+    if k % 7 == 6:
+        kept.clear()
+    kept.append(value)
+
+
+def _last_and_best(kept: list[Any], value: Any, k: int) -> None:
+    if not kept:
+        kept.append({})
+    kept[0]["last"] = value
+    if k % 3 == 0:
+        kept[0]["best"] = value
+
+
+def _sum(kept: list[Any], value: Any, k: int) -> None:
+    kept[:] = [kept[0] + value if kept else value]
+
+
+def _ring(kept: list[Any], value: Any, k: int) -> None:
+    if not kept:
+        kept.extend([None] * 4)
+    kept[k % 4] = value
+
+
+def _once(kept: list[Any], value: Any, k: int) -> None:
+    if k < 3:
+        kept.append(value)
+
+
+CLEAN = [_number, _bounded, _popped, _cleared, _last_and_best, _sum, _ring, _once]
+
+
+def check_clean(body: Any, ends: str, steps: int) -> None:
+    kept: list[Any] = []
+    count = itertools.count()
+
+    def keep(value: Any) -> None:
+        body(kept, value, next(count))
+
+    watch = run(ends, keep, lambda out, x, m: out.detach(), steps)
+    assert watch.findings == [], f"{body.__name__} {ends} {steps}: {watch.report()}"
+    assert kept
+
+
+def test_a_window_does_not_pile_up() -> None:
+    check_clean(_popped, "optimizer", 16)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("body", CLEAN)
+@pytest.mark.parametrize("ends", ENDS)
+def test_what_is_bounded_does_not_pile_up(body: Any, ends: str) -> None:
+    for steps in (16, 23):
+        check_clean(body, ends, steps)
+
+
+# What is said
+
+
+def test_lines_name_and_advice() -> None:
+    model = nn.Linear(WIDTH, OUT)
+    outputs = []
+    watch = detect_retained(warn=True)
+
+    def loop() -> None:
+        with watch, lt.no_grad():
+            for k in range(9):
+                out = model(lt.randn(BATCH, WIDTH))  # made
+                outputs.append(out)  # kept
+                if k == 6:
+                    assert watch.findings == []  # an epoch's outputs, for all that one knows
+
+    with pytest.warns(UserWarning, match="list: `outputs.*of tensors without a graph, made at"):
+        loop()
+    finding = only(watch)
+    here = test_lines_name_and_advice
+    assert finding.line.endswith(place(here, "made"))
+    assert finding.kept_at is not None
+    assert finding.kept_at.endswith(place(here, "kept"))
+    assert finding.root == "`outputs[1]`, local variable of loop()"
+    assert (finding.kind, finding.growth_bytes_per_step) == ("list", NUMBERS)
+    assert finding.bytes == 8 * NUMBERS  # the ninth has a variable's name, too
+    assert "(.item())" in finding.fix
+    assert "clear outputs" in finding.fix
+    assert watch.report().startswith("Tensors without a graph pile up in 1 place (8 steps watched)")
+
+
+def test_a_hook_that_gathers_features() -> None:
+    model, features = nn.Sequential(nn.Linear(WIDTH, OUT), nn.Tanh()), []
+
+    def gather(module: Any, args: Any, out: Any) -> None:
+        features.append(out.detach())  # kept
+
+    model[1].register_forward_hook(gather)
+    optimizer = lt.optim.SGD(model.parameters(), lr=0.1)
+    with MemoryProfiler(leaks=True) as prof:
+        for _ in range(6):
+            step("optimizer", model, optimizer, lambda value: None, lambda out, x, m: out)
+    (finding,) = prof.findings
+    assert not finding.graph
+    assert finding.kept_at is not None
+    assert finding.kept_at.endswith(place(test_a_hook_that_gathers_features, "kept"))
+    assert finding.growth_bytes_per_step == NUMBERS
+    assert "ensors without a graph pile up in 1 place" in prof.report()
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_an_exception_whose_traceback_ends_in_lowtide(recording: bool) -> None:
+    model, errors = nn.Linear(WIDTH, OUT), []
+    with detect_retained() as watch, lt.set_grad_enabled(recording):
+        for _ in range(STEPS):
+            try:
+                lt.matmul(model(lt.randn(BATCH, WIDTH)), lt.ones(OUT + 2, 3))
+            except RuntimeError as error:
+                errors.append(error)  # kept
+    finding = only(watch)
+    assert (finding.kind, finding.graph) == ("exception", recording)
+    assert finding.root.startswith("`errors[")
+    assert "by the traceback of it" in finding.root
+    assert "str(error)" in finding.fix
+    before = live()
+    errors.clear()
+    assert before - live() == finding.bytes
+
+
+def test_graphs_and_tensors_side_by_side_sum_to_the_ledger() -> None:
+    model, losses, outputs = nn.Linear(WIDTH, OUT), [], []
+    optimizer = lt.optim.SGD(model.parameters(), lr=0.1)
+
+    def body() -> None:
+        out = model(lt.randn(BATCH, WIDTH))
+        loss = out.tanh().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+        outputs.append(out.detach())
+
+    with detect_retained() as watch:
+        for _ in range(STEPS):
+            body()
+    assert sorted(f.graph for f in watch.findings) == [False, True]
+    assert watch.report().startswith(
+        "1 graph survives its step, and tensors without a graph pile up in 1 place"
+    )
+    before = live()
+    losses.clear()
+    outputs.clear()
+    assert before - live() == sum(f.bytes for f in watch.findings)
+
+
+def test_a_finding_of_an_older_file_is_one_of_a_graph() -> None:
+    fields = dict.fromkeys(Finding.__dataclass_fields__, 0)
+    del fields["graph"]
+    assert Finding(**fields).graph  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def test_a_leak_is_in_the_report_though_no_tensor_grows():
     assert "1 graph survives its step (5 steps watched)" in text
     assert "test_leaks_in_reports.py" in text
     html = page(prof.recording)
-    assert "Graphs that survive their step (5 steps watched)" in html
+    assert "What survives its step: graphs, and tensors that pile up (5 steps watched)" in html
     assert "1 graph survives its step; each step adds 4 nodes" in html
     again = from_dict(prof.to_dict())
     assert (again.findings, again.watched) == (prof.findings, 5)
