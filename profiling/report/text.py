@@ -100,9 +100,8 @@ def _growth(profile: Profile, limit: int) -> str:
     )
     if not table.rows:
         nothing = "nothing grew"
-        if any(
-            f.graph for f in profile.recording.findings
-        ):  # nodes are Python's memory, and no bytes of a tensor's
+        # Nodes are Python's memory, and no bytes of a tensor's.
+        if any(f.graph for f in profile.recording.findings):
             nothing = "no tensors grew, but graphs did: see below"
         return f"{head}\n{table.title}: {nothing}"
     return f"{head}\n{table.text(limit, signed=True)}"
