@@ -23,9 +23,11 @@ def _triples(make):
 
 def _add_triple(name, combine_name, doc):
     def kernel(xp, out, input, tensor1, tensor2, *, value=1):
-        getattr(xp, combine_name)(tensor1, tensor2, out=out)
-        if value != 1:
-            xp.multiply(out, value, out=out)
+        if value == 1:
+            getattr(xp, combine_name)(tensor1, tensor2, out=out)
+        else:  # in this order, which decides where it overflows
+            xp.multiply(tensor1, value, out=out)
+            getattr(xp, combine_name)(out, tensor2, out=out)
         xp.add(out, input, out=out)
 
     kernel.__doc__ = doc
@@ -80,7 +82,7 @@ def _(g, tensor2, value):
 
 @addcdiv.vjp("tensor2")
 def _(g, tensor1, tensor2, value):
-    return scaled(-g * conjugate(tensor1 / tensor2 / tensor2), conjugate(value))
+    return scaled(-g * conjugate(tensor1 / (tensor2 * tensor2)), conjugate(value))
 
 
 def _lerps(make):
@@ -112,10 +114,20 @@ def _lerp_infer(input, end, weight):
     inplace="lerp_", samples=_lerps, tensors=("input", "end"), elementwise=True,
 )  # fmt: skip
 def lerp(xp, out, rest, input, end, weight):
-    """Interpolate linearly: ``input + weight * (end - input)``."""
+    """Interpolate linearly: ``input + weight * (end - input)``; exactly ``end`` at weight 1.
+
+    From weights of 0.5 on it counts from the end, ``end - (1 - weight) * (end - input)``.
+    """
     xp.subtract(end, input, out=rest)
-    xp.multiply(rest, weight, out=rest, casting="same_kind")
-    xp.add(input, rest, out=out)
+    late = xp.absolute(weight) >= 0.5
+    if getattr(late, "ndim", 0):
+        share = xp.where(late, xp.subtract(weight, 1), weight)
+        xp.multiply(rest, share, out=rest, casting="same_kind")
+        xp.add(xp.where(late, end, input), rest, out=out)
+    else:
+        share = weight - 1 if late else weight
+        xp.multiply(rest, share, out=rest, casting="same_kind")
+        xp.add(end if late else input, rest, out=out)
 
 
 @lerp.vjp("input")
