@@ -1,7 +1,7 @@
 """The programs that are run at edge values, beside PyTorch's elementwise catalogue.
 
 A program is an expression of ``T`` (the framework), ``F`` (its nn.functional), its arguments, and
-of ``none``, the reduction, and ``cls``, class 1 for each row.
+of what ``edge_values.run`` calls ``none``, ``cls``, ``second``, ``above`` and ``logits``.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ nn.functional.kl_div: F.kl_div(x, y, reduction=none, log_target=True)
 nn.functional.poisson_nll_loss: F.poisson_nll_loss(x, y.detach(), reduction=none)
 nn.functional.poisson_nll_loss: F.poisson_nll_loss(x, y.detach(), log_input=False, reduction=none)
 nn.functional.poisson_nll_loss: F.poisson_nll_loss(x, y.detach(), full=True, reduction=none)
-nn.functional.binary_cross_entropy_with_logits: F.binary_cross_entropy_with_logits(x, y, reduction=none)
+nn.functional.binary_cross_entropy_with_logits: logits(x, y, reduction=none)
 """
 _UNIT = """
 nn.functional.binary_cross_entropy: F.binary_cross_entropy(x, y.detach(), reduction=none)
@@ -190,14 +190,14 @@ nn.functional.cross_entropy: F.cross_entropy(x, cls, reduction=none)
 nn.functional.cross_entropy: F.cross_entropy(x, cls, reduction=none, label_smoothing=0.1)
 nn.functional.nll_loss: F.nll_loss(x, cls, reduction=none)
 nn.functional.multi_margin_loss: F.multi_margin_loss(x, cls, reduction=none)
-nn.functional.multilabel_margin_loss: F.multilabel_margin_loss(x, T.ones_like(x).long(), reduction=none)
-nn.functional.multilabel_soft_margin_loss: F.multilabel_soft_margin_loss(x, (x > 0).to(x.dtype), reduction=none)
+nn.functional.multilabel_margin_loss: F.multilabel_margin_loss(x, second, reduction=none)
+nn.functional.multilabel_soft_margin_loss: F.multilabel_soft_margin_loss(x, above, reduction=none)
 """
 _TWO_ROWS = """
 nn.functional.cross_entropy: F.cross_entropy(x, y.detach(), reduction=none)
 nn.functional.cosine_similarity: F.cosine_similarity(x, y)
 nn.functional.pairwise_distance: F.pairwise_distance(x, y)
-nn.functional.cosine_embedding_loss: F.cosine_embedding_loss(x, y, T.ones(x.shape[0]), reduction=none)
+nn.functional.cosine_embedding_loss: F.cosine_embedding_loss(x, y, cls, reduction=none)
 nn.functional.triplet_margin_loss: F.triplet_margin_loss(x, y, y * 0.5, reduction=none)
 """
 _GRID = (

@@ -29,7 +29,7 @@ REASONS: dict[str, str] = {
         special.bessel_j1 special.bessel_y0 special.bessel_y1 special.modified_bessel_k1
         special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1 pow:value.* pow:first.*
     """,
-    "PyTorch's derivative of NaN is that of 0": "i0 special.i0e special.i1 special.i1e",
+    "PyTorch's derivative of NaN is that of 0": "i0 special.i1 special.i1e",
     "PyTorch's vector code divides and loses what a subnormal divisor leaves": """
         fmod remainder
     """,
@@ -46,8 +46,8 @@ REASONS: dict[str, str] = {
         special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u
         special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
     """,
-    "Sums and products in another order reach infinity, or NaN, at other places": """
-        cumsum cumprod prod std var var_mean logcumsumexp addcdiv
+    "Sums and products in another order, or wider, reach infinity or NaN at other places": """
+        cumsum cumprod:value.* var std:value.* var_mean addcdiv
         nn.functional.cosine_similarity:value.*
     """,
 }
@@ -55,6 +55,10 @@ REASONS: dict[str, str] = {
 OPEN: dict[str, str] = {
     "A loss of the largest numbers, and of an infinite one": """
         nn.functional.cross_entropy nn.functional.binary_cross_entropy_with_logits
+    """,
+    "Gradients of products with 0 and infinity, of running sums of exponentials, of the spread of "
+    "the largest numbers": """
+        prod cumprod:first.* cumprod:second.* logcumsumexp std:first.* std:second.*
     """,
     "NaN where PyTorch's comparison leaves it out": """
         nn.functional.multilabel_margin_loss norm:first.nan nanmean complex_abs:first.*

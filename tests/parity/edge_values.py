@@ -24,6 +24,7 @@ import lowtide as lt
 
 from . import oracle
 from .edge_programs import PROGRAMS, Program
+from .edge_reasons import OPEN, REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "edge_values.md"
@@ -131,7 +132,13 @@ def run(T: Any, program: Program, arrays: list[np.ndarray]) -> dict[str, list[An
     """Return values, first and second gradients in one framework, as far as there are any."""
     leaves = [T.from_numpy(a.copy()).requires_grad_() for a in arrays]
     names = {"T": T, "F": T.nn.functional, **dict(zip(program.names, leaves, strict=True))}
-    names |= {"none": "none", "cls": T.ones(len(arrays[0]), dtype=T.int64)}
+    names |= {
+        "none": "none",
+        "cls": T.ones(len(arrays[0]), dtype=T.int64),  # class 1 for each row
+        "second": T.ones(arrays[0].shape, dtype=T.int64),
+        "above": T.from_numpy((arrays[0] > 0).astype(arrays[0].dtype)),
+        "logits": T.nn.functional.binary_cross_entropy_with_logits,
+    }
     found: dict[str, list[Any]] = {}
     try:
         try:
@@ -298,6 +305,8 @@ def page() -> str:
             for dtype in DTYPES:
                 n, differing = compare(op, program, dtype)
                 count, found = count + n, found + differing
+        if not (count or found):
+            continue
         signs = sum(f.kind == SIGN for f in found)
         by, without, words = reasons_of([f for f in found if f.kind != SIGN])
         bare, used = bare + without, used | words
@@ -308,7 +317,10 @@ def page() -> str:
         rows.append(f"| `{op}` | {count} | {agreeing} | {signs or ''} | {why} |")
     idle = {w for words in (REASONS | OPEN).values() for w in words.split()} - used
     if bare or idle:
-        raise ValueError(f"without a reason: {bare[:9]}; reasons without numbers: {sorted(idle)}")
+        raise ValueError(
+            f"without a reason: {sorted({x[:3] for x in bare})}; "
+            f"reasons without numbers: {sorted(idle)}"
+        )
     for reason, k in numbers.items():
         texts[reason] = f"{k}. {reason}: {total[reason]}."
     differing = sum(total[r] for r in numbers)
