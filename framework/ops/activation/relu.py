@@ -40,8 +40,9 @@ def _windows(make):
     for low, high, outside in ((0.0, INFINITY, 0.0), (-0.7, 0.7, 0.0), (0.0, INFINITY, 0.1)):
         yield (make(3, 4), make(3, 4)), {"low": low, "high": high, "outside": outside}
     yield (make(3, 4), make(3, 4)), {"low": 0.0, "high": 1.0, "outside": 0.0, "inside": 0.25}
+    ends = {"low": -1.3, "high": 0.3, "outside": 0.0}
     for shape in ((), (0, 3)):
-        yield (make(*shape), make(*shape)), {"low": -1.3, "high": 0.3, "outside": 0.0}
+        yield (make(*shape), make(*shape)), ends | {"nan_inside": True}
 
 
 @op(name="_window", infer=_masked_infer, scratch=("mask",), flops=per_element(2), samples=_windows)

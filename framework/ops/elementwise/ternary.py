@@ -113,8 +113,9 @@ def _lerp_infer(input, end, weight):
 
 
 @op(
-    infer=_lerp_infer, scratch=("rest", "share", "late"), promote=("same", ("input", "end")), flops=per_element(3),
-    inplace="lerp_", samples=_lerps, tensors=("input", "end"), elementwise=True,
+    infer=_lerp_infer, scratch=("rest", "share", "late"), promote=("same", ("input", "end")),
+    flops=per_element(3), inplace="lerp_", samples=_lerps, tensors=("input", "end"),
+    elementwise=True,
 )  # fmt: skip
 def lerp(xp, out, rest, share, late, input, end, weight):
     """Interpolate linearly: ``input + weight * (end - input)``; exactly ``end`` at weight 1.
