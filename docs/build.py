@@ -150,6 +150,7 @@ reliability
 from_pytorch
 public_names
 signatures
+edge_values
 ```
 
 ```{toctree}

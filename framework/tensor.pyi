@@ -744,7 +744,7 @@ class Tensor:
     def hash_tensor(self, dim: Any = ..., *, keepdim: _bool = ..., mode: Any = ..., out: Any = ...) -> Tensor:
         """Compute a checksum: the exclusive or of the bits of elements, as float64 or int64."""
     def heaviside(self, values: Tensor, *, out: Any = ...) -> Tensor:
-        """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
+        """Heaviside step function: 0 below zero and at NaN, 1 above, ``values`` at zero."""
     def heaviside_(self, values: Any) -> Tensor:
         """In-place twin of ``heaviside``."""
     def histc(self, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
@@ -873,7 +873,7 @@ class Tensor:
     def le_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``le``."""
     def lerp(self, end: Tensor | complex, weight: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Interpolate linearly: ``input + weight * (end - input)``."""
+        """Interpolate linearly: ``input + weight * (end - input)``; exactly ``end`` at weight 1."""
     def lerp_(self, end: Any, weight: Any) -> Tensor:
         """In-place twin of ``lerp``."""
     def less(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:

@@ -1101,7 +1101,7 @@ def hardshrink(input: Tensor, lambd: Any = ..., *, out: Any = ...) -> Tensor:
 def hash_tensor(input: Tensor, dim: Any = ..., *, keepdim: bool = ..., mode: Any = ..., out: Any = ...) -> Tensor:
     """Compute a checksum: the exclusive or of the bits of elements, as float64 or int64."""
 def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
-    """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
+    """Heaviside step function: 0 below zero and at NaN, 1 above, ``values`` at zero."""
 def heaviside_(input: Tensor, values: Any) -> Tensor:
     """In-place twin of ``heaviside``."""
 def histc(input: Tensor, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1211,7 +1211,7 @@ def le(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def le_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``le``."""
 def lerp(input: Tensor, end: Tensor | _complex, weight: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Interpolate linearly: ``input + weight * (end - input)``."""
+    """Interpolate linearly: ``input + weight * (end - input)``; exactly ``end`` at weight 1."""
 def lerp_(input: Tensor, end: Any, weight: Any) -> Tensor:
     """In-place twin of ``lerp``."""
 def less(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:

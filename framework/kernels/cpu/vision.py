@@ -31,7 +31,7 @@ def image(out: Any, x: Any, grid: Any, sizes: Any, mode: int, padding: int, alig
     for n in range(out.shape[0]):
         for start in range(0, grid.shape[1], tile):
             here = grid[n, start : start + tile]
-            _set_taps(index, weight, slope, here, sizes, mode, padding, align)
+            _set_taps(index, weight, slope, here, sizes, mode, padding, align, True)
             for c in range(out.shape[1]):
                 line, source = out[n, c, start : start + tile], x[n, c]
                 line[:] = 0
@@ -50,7 +50,7 @@ def image_grad(
     for n in range(out.shape[0]):
         for start in range(0, grid.shape[1], tile):
             here = grid[n, start : start + tile]
-            _set_taps(index, weight, slope, here, sizes, mode, padding, align)
+            _set_taps(index, weight, slope, here, sizes, mode, padding, align, False)
             for c in range(out.shape[1]):
                 line, target = grad[n, c, start : start + tile], out[n, c]
                 for k in range(index.shape[0]):
@@ -70,7 +70,7 @@ def grid_grad(
     for n in range(out.shape[0]):
         for start in range(0, grid.shape[1], tile):
             here, to = grid[n, start : start + tile], out[n, start : start + tile]
-            _set_taps(index, weight, slope, here, sizes, mode, padding, align)
+            _set_taps(index, weight, slope, here, sizes, mode, padding, align, True)
             for k in range(index.shape[0]):
                 agreed[:] = 0
                 for c in range(x.shape[1]):
@@ -113,7 +113,7 @@ def _workspace(grid: Any, nd: int, mode: int, slopes: int) -> tuple[Any, Any, An
 @compiled
 def _set_taps(
     index: Any, weight: Any, slope: Any, grid: Any, sizes: Any, mode: int, padding: int,
-    align: bool,
+    align: bool, values: bool,
 ) -> None:  # fmt: skip
     # The taps of all dims are multiplied out, one dim after the other.
     nd, count, m = len(sizes), 1, grid.shape[0]
@@ -125,7 +125,7 @@ def _set_taps(
         slope[e, 0, :m] = 1
     for d in range(nd):
         n, e = sizes[d], nd - 1 - d  # the grid's last component is the first dim's
-        _set_axis(place, w, bend, grid[:, e], n, mode, padding, align)
+        _set_axis(place, w, bend, grid[:, e], n, mode, padding, align, values)
         for s in range(steps - 1, -1, -1):  # the first takes the place of what there was
             for k in range(count):
                 j = k + s * count
@@ -142,8 +142,9 @@ def _set_taps(
 
 @compiled
 def _set_axis(
-    place: Any, w: Any, bend: Any, grid: Any, n: int, mode: int, padding: int, align: bool
-) -> None:
+    place: Any, w: Any, bend: Any, grid: Any, n: int, mode: int, padding: int, align: bool,
+    values: bool,
+) -> None:  # fmt: skip
     # (element, weight, slope of the weight) of each tap along one dim
     kind = w.dtype.type
     zero, one, two = kind(0), kind(1), kind(2)
@@ -171,7 +172,11 @@ def _set_axis(
         for p in range(grid.size):
             inside = (place[s, p] >= zero) & (place[s, p] <= last)
             place[s, p] = place[s, p] if inside else zero
-            w[s, p], bend[s, p] = w[s, p] if inside else zero, bend[s, p] if inside else zero
+            # Outside is 0, but what has no place at all, NaN or infinity, has no value either.
+            keeps = values & (w[s, p] != w[s, p])
+            w[s, p] = w[s, p] if inside | keeps else zero
+            keeps = values & (bend[s, p] != bend[s, p])
+            bend[s, p] = bend[s, p] if inside | keeps else zero
 
 
 @compiled

@@ -54,8 +54,7 @@ def _slope_samples(make):
 )  # fmt: skip
 def elu_slope(xp, out, mask, grad, result, *, alpha, scale, input_scale):
     """Backward of elu: ``grad`` times the derivative, computed from the result."""
-    xp.less_equal(result, 0, out=mask)
-    xp.logical_not(mask, out=mask)
+    xp.greater(result, 0, out=mask)
     xp.add(result, alpha * scale, out=out)
     xp.multiply(out, input_scale, out=out)
     xp.copyto(out, scale, where=mask)
@@ -84,7 +83,7 @@ def _(g, result, alpha, scale, input_scale):
 
 @elu_slope.vjp("result")
 def _(g, grad, result, input_scale):
-    return where_select(result <= 0, g * grad * input_scale, 0)
+    return where_select(result < 0, g * grad * input_scale, 0)
 
 
 def _elu_with(input, inplace, alpha, scale, input_scale):

@@ -121,8 +121,8 @@ def gelu(xp, out, input, *, approximate="none"):
         xp.multiply(input, sqrt(0.5), out=out)
         special(xp).erf(out, out=out)
     xp.add(out, 1, out=out)
-    xp.multiply(out, input, out=out)
     xp.multiply(out, 0.5, out=out)
+    xp.multiply(out, input, out=out)
 
 
 @op(
@@ -235,7 +235,9 @@ def mish_slope(xp, out, power, share, grad, input):
     xp.add(power, 1, out=power)
     xp.multiply(out, power, out=out)
     xp.multiply(out, 4, out=out)
-    xp.multiply(out, input, out=out)
+    # Far out the share is 1 and the rest exp(-2 x) x: nothing, but for what was cut off of e.
+    xp.minimum(input, 20, out=power)
+    xp.multiply(out, power, out=out)
     xp.add(out, share, out=out)
     xp.multiply(out, grad, out=out)
 
@@ -334,7 +336,7 @@ def _(g, input, beta, threshold):
 def _(g, grad, input, beta, threshold):
     x = input * beta
     s = sigmoid(x)
-    return where_select(x > threshold, 0, g * grad * (s * (1 - s) * beta))
+    return where_select(x >= threshold, 0, g * grad * (s * (1 - s) * beta))
 
 
 @op(

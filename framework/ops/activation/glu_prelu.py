@@ -270,7 +270,7 @@ def _(g):
 
 @prelu_slope.vjp("weight")
 def _(g, grad, input):
-    return where_select(input > 0, 0, g * grad)
+    return where_select(input >= 0, 0, g * grad)
 
 
 @prelu_weight_slope.vjp("grad")
@@ -280,7 +280,7 @@ def _(g, input):
 
 @prelu_weight_slope.vjp("input")
 def _(g, grad, input):
-    return where_select(input > 0, 0, g * grad)
+    return where_select(input >= 0, 0, g * grad)
 
 
 @function(method=True)

@@ -40,34 +40,38 @@ def _windows(make):
     for low, high, outside in ((0.0, INFINITY, 0.0), (-0.7, 0.7, 0.0), (0.0, INFINITY, 0.1)):
         yield (make(3, 4), make(3, 4)), {"low": low, "high": high, "outside": outside}
     yield (make(3, 4), make(3, 4)), {"low": 0.0, "high": 1.0, "outside": 0.0, "inside": 0.25}
+    ends = {"low": -1.3, "high": 0.3, "outside": 0.0}
     for shape in ((), (0, 3)):
-        yield (make(*shape), make(*shape)), {"low": -1.3, "high": 0.3, "outside": 0.0}
+        yield (make(*shape), make(*shape)), ends | {"nan_inside": True}
 
 
 @op(name="_window", infer=_masked_infer, scratch=("mask",), flops=per_element(2), samples=_windows)
-def window(xp, out, mask, grad, input, *, low, high, outside, inside=1.0):
-    """``inside * grad`` where ``low < input < high`` (or nan), ``outside * grad`` elsewhere."""
+def window(xp, out, mask, grad, input, *, low, high, outside, inside=1.0, nan_inside=False):
+    """``inside * grad`` where ``low < input < high``, ``outside * grad`` elsewhere."""
     xp.multiply(grad, inside, out=out)
+    if not nan_inside:
+        xp.not_equal(input, input, out=mask)
+        xp.copyto(out, 0, where=mask)
     for bound, beyond in ((low, xp.less_equal), (high, xp.greater_equal)):
         if -INFINITY < bound < INFINITY:
             beyond(input, bound, out=mask)
             xp.copyto(out, 0, where=mask)
-    if outside != 0:  # with one bound, low
-        xp.logical_not(mask, out=mask)
+    if outside != 0:  # with one bound, low, and NaN outside
+        xp.greater(input, low, out=mask)
         xp.multiply(grad, outside, out=out)
         xp.copyto(out, grad, where=mask)  # with an outside, inside is 1
 
 
-def _window_compiled(gates, low, high, outside, inside):
-    return gates.window, (float(low), float(high), float(outside), float(inside))
+def _window_compiled(gates, low, high, outside, inside, nan_inside):
+    return gates.window, (float(low), float(high), float(outside), float(inside), nan_inside)
 
 
 elementwise_kernel(window, _window_compiled, when=worth_compiling)
 
 
 @window.vjp("grad")
-def _(g, input, low, high, outside, inside):
-    return window(g, input, low=low, high=high, outside=outside, inside=inside)
+def _(g, input, low, high, outside, inside, nan_inside):
+    return window(g, input, low, high, outside, inside, nan_inside)
 
 
 @window.vjp("input")
@@ -94,7 +98,7 @@ def relu_of(xp, out, input):
 
 @relu_of.vjp("input")
 def _(g, out):
-    return window(g, out, low=0.0, high=INFINITY, outside=0.0)
+    return window(g, out, low=0.0, high=INFINITY, outside=0.0, nan_inside=True)
 
 
 relu_with_bitmask = with_bitmask(
@@ -150,6 +154,7 @@ def _(g, out, negative_slope):
 leaky_relu_with_bitmask = with_bitmask(
     leaky_relu_of, "_leaky_relu_with_bitmask", lambda dtype, negative_slope: (0.0, INFINITY),
     "leaky_relu", lambda dtype, negative_slope: (negative_slope,), of_result=False,
+    nan_inside=False,
 )  # fmt: skip
 
 
@@ -220,8 +225,9 @@ def _limits(dtype, min_val, max_val):
 
 
 hardtanh_with_bitmask = with_bitmask(
-    hardtanh_of, "_hardtanh_with_bitmask", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2
-)
+    hardtanh_of, "_hardtanh_with_bitmask", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2,
+    nan_inside=False,
+)  # fmt: skip
 
 
 @hardtanh_with_bitmask.vjp("input")
@@ -278,7 +284,7 @@ def _(g, out):
 
 hardsigmoid_with_bitmask = with_bitmask(
     hardsigmoid_of, "_hardsigmoid_with_bitmask", lambda dtype: (0.0, 1.0), "hardsigmoid",
-    lambda dtype: (),
+    lambda dtype: (), nan_inside=False,
 )  # fmt: skip
 
 
@@ -332,8 +338,7 @@ def hardswish_slope(xp, out, mask, grad, input):
     """Backward of hardswish: ``grad`` times its derivative."""
     xp.true_divide(input, 3, out=out)
     xp.add(out, 0.5, out=out)
-    xp.less_equal(input, 3, out=mask)
-    xp.logical_not(mask, out=mask)  # also where it is NaN
+    xp.greater_equal(input, 3, out=mask)
     xp.copyto(out, 1, where=mask)
     xp.multiply(out, grad, out=out)
     xp.less_equal(input, -3, out=mask)

@@ -34,10 +34,11 @@ def softshrink_of(xp, out, input, *, lambd=0.5):
     samples=gradient_samples,
 )  # fmt: skip
 def shrink_slope(xp, out, mask, grad, result):
-    """Backward of shrinkage: zero where ``result`` is zero, else ``grad``."""
-    xp.equal(result, 0, out=mask)
+    """Backward of shrinkage: zero where ``result`` is zero or NaN, else ``grad``."""
     xp.copyto(out, grad)
-    xp.copyto(out, 0, where=mask)
+    for other, same in ((0, xp.equal), (result, xp.not_equal)):
+        same(result, other, out=mask)
+        xp.copyto(out, 0, where=mask)
 
 
 elementwise_kernel(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
@@ -129,7 +130,7 @@ def threshold_of(xp, out, mask, input, *, threshold, value):
 
 @threshold_of.vjp("input")
 def _(g, input, threshold):
-    return window(g, input, low=float(threshold), high=INFINITY, outside=0.0)
+    return window(g, input, low=float(threshold), high=INFINITY, outside=0.0, nan_inside=True)
 
 
 threshold_with_bitmask = with_bitmask(

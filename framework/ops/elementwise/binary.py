@@ -7,7 +7,7 @@ from math import log
 
 import numpy as np
 
-from ...dtypes import float64
+from ...dtypes import bool_, float64
 from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
 from ...spec import Spec
 from ...tensor import Tensor
@@ -56,14 +56,20 @@ atan2 = _binary(
 )
 
 
+def _over_square(a, b):
+    # 0 where the square vanishes: the angle of the origin is a constant.
+    found = (a * a + b * b).reciprocal()
+    return where_select(found == float("inf"), 0, found)
+
+
 @atan2.vjp("input")
 def _(g, input, other):
-    return g * (other / (input * input + other * other))
+    return g * (other * _over_square(input, other))
 
 
 @atan2.vjp("other")
 def _(g, input, other):
-    return -g * (input / (input * input + other * other))
+    return -g * (input * _over_square(input, other))
 
 
 alias("arctan2", of=atan2)
@@ -168,16 +174,19 @@ def _(g):
 
 
 def _step_infer(input, values):
-    return Spec(broadcast_shapes("heaviside", input.shape, values.shape), input.dtype)
+    out = Spec(broadcast_shapes("heaviside", input.shape, values.shape), input.dtype)
+    return out, out.like(dtype=bool_)
 
 
 @op(
     inplace="heaviside_", infer=_step_infer, promote="same", flops=per_element(1),
-    samples=_nonzero_pairs, tensors=("input", "values"),
+    scratch=("mask",), samples=_nonzero_pairs, tensors=("input", "values"),
 )  # fmt: skip
-def heaviside(xp, out, input, values):
-    """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
+def heaviside(xp, out, mask, input, values):
+    """Heaviside step function: 0 below zero and at NaN, 1 above, ``values`` at zero."""
+    xp.not_equal(input, input, out=mask)
     xp.heaviside(input, values, out=out, casting="unsafe")
+    xp.copyto(out, 0, where=mask)
 
 
 @heaviside.vjp("input")

@@ -72,12 +72,15 @@ def _rows(flat, bitmask):
             yield k, row, others[: row.size]
 
 
-def fill_bitmask(xp, bitmask, work, values, low, high) -> None:
-    """Fill a bitmask: set the bits of values inside (low, high); NaN counts as inside."""
+def fill_bitmask(xp, bitmask, work, values, low, high, nan_inside=True) -> None:
+    """Fill a bitmask: set the bits of values inside (low, high), and of NaN if that is inside."""
     bitmask.fill(0)
     for k, row, here in _rows(values.reshape(-1), bitmask):
         beyond, other = (w[: row.size].reshape(row.shape) for w in work)
-        beyond.fill(False)
+        if nan_inside:
+            beyond.fill(False)
+        else:
+            xp.not_equal(row, row, out=beyond)
         for bound, test in ((low, xp.less_equal), (high, xp.greater_equal)):
             if -INFINITY < bound < INFINITY:
                 test(row, bound, out=other)
@@ -99,7 +102,7 @@ def walk_bitmask(xp, bitmask, work, *arrays):
         yield (on, *(row for _, row, _ in rows))
 
 
-def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
+def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=True):
     """Declare a variant of a unary op that also returns a bitmask: (out, bitmask).
 
     Args:
@@ -109,6 +112,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
         loop: Name of the compiled loop that does both at once.
         for_loop: ``for_loop(dtype, **attributes)`` gives the numbers that it takes.
         of_result: The ends are those of the result, not of the input.
+        nan_inside: The bits of NaN are set.
     """
     declared = plain.op
 
@@ -121,7 +125,8 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
     def kernel(xp, out, bitmask, *arrays, **attributes):
         *scratch, work, input = arrays
         declared.plain(xp, out, *scratch, input, **attributes)
-        fill_bitmask(xp, bitmask, work, out if of_result else input, *ends(out.dtype, **attributes))
+        values, segment = out if of_result else input, ends(out.dtype, **attributes)
+        fill_bitmask(xp, bitmask, work, values, *segment, nan_inside)
 
     leading = ("xp", "out", "bitmask", *declared.scratch, "work", "input")
     of_tensors = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in leading]

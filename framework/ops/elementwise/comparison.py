@@ -355,13 +355,13 @@ def clamp_of(xp, out, input, min=None, max=None):
 
 @clamp_of.vjp("input")
 def _(g, input, min, max):
-    outside = None
+    within = None  # also false where one of them is NaN
     if min is not None:
-        outside = input < min
+        within = input >= min
     if max is not None:
-        above = input > max
-        outside = above if outside is None else outside | above
-    return where_select(outside, 0, g)
+        below = input <= max
+        within = below if within is None else within & below
+    return where_select(within, g, 0)
 
 
 @clamp_of.vjp("min")
@@ -417,8 +417,9 @@ def _ends_and_edges(dtype, low, high):
 
 
 clamp_with_bitmask = with_bitmask(
-    clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False
-)
+    clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False,
+    nan_inside=False,
+)  # fmt: skip
 
 
 @clamp_with_bitmask.vjp("input")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...dtypes import COMPLEX, FLOAT
+from ...dtypes import COMPLEX, FLOAT, bool_
+from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
 from ...spec import Spec
 from ..old_calls import old_call
 from ..registry import function, op
@@ -23,9 +24,11 @@ def _triples(make):
 
 def _add_triple(name, combine_name, doc):
     def kernel(xp, out, input, tensor1, tensor2, *, value=1):
-        getattr(xp, combine_name)(tensor1, tensor2, out=out)
-        if value != 1:
-            xp.multiply(out, value, out=out)
+        if value == 1:
+            getattr(xp, combine_name)(tensor1, tensor2, out=out)
+        else:  # in this order, which decides where it overflows
+            xp.multiply(tensor1, value, out=out)
+            getattr(xp, combine_name)(out, tensor2, out=out)
         xp.add(out, input, out=out)
 
     kernel.__doc__ = doc
@@ -80,7 +83,7 @@ def _(g, tensor2, value):
 
 @addcdiv.vjp("tensor2")
 def _(g, tensor1, tensor2, value):
-    return scaled(-g * conjugate(tensor1 / tensor2 / tensor2), conjugate(value))
+    return scaled(-g * conjugate(tensor1 / (tensor2 * tensor2)), conjugate(value))
 
 
 def _lerps(make):
@@ -104,18 +107,45 @@ def _lerp_infer(input, end, weight):
             f"lerp: expected dtype {input.dtype} for `weight`; got {weight!r}. Convert it."
         )
     shape = broadcast_shapes("lerp", input.shape, end.shape, weight.shape)
-    return Spec(shape, input.dtype), Spec(shape, input.dtype)
+    out = Spec(shape, input.dtype)
+    of_weights = out if isinstance(weight, Spec) and weight.ndim else out.like(())
+    return out, out, of_weights, of_weights.like(dtype=bool_)
 
 
 @op(
-    infer=_lerp_infer, scratch=("rest",), promote=("same", ("input", "end")), flops=per_element(3),
-    inplace="lerp_", samples=_lerps, tensors=("input", "end"), elementwise=True,
+    infer=_lerp_infer, scratch=("rest", "share", "late"), promote=("same", ("input", "end")),
+    flops=per_element(3), inplace="lerp_", samples=_lerps, tensors=("input", "end"),
+    elementwise=True,
 )  # fmt: skip
-def lerp(xp, out, rest, input, end, weight):
-    """Interpolate linearly: ``input + weight * (end - input)``."""
+def lerp(xp, out, rest, share, late, input, end, weight):
+    """Interpolate linearly: ``input + weight * (end - input)``; exactly ``end`` at weight 1.
+
+    From weights of 0.5 on it counts from the end, ``end - (1 - weight) * (end - input)``.
+    """
     xp.subtract(end, input, out=rest)
-    xp.multiply(rest, weight, out=rest, casting="same_kind")
-    xp.add(input, rest, out=out)
+    if getattr(weight, "ndim", 0):
+        xp.absolute(weight, out=share)
+        xp.greater_equal(share, 0.5, out=late)
+        xp.subtract(weight, late, out=share)
+        xp.multiply(rest, share, out=rest)
+        if out is not input:
+            xp.copyto(out, input)
+        xp.copyto(out, end, where=late)
+        xp.add(out, rest, out=out)
+        return
+    from_end = bool(abs(weight) >= 0.5)
+    xp.multiply(rest, weight - 1 if from_end else weight, out=rest, casting="same_kind")
+    xp.add(end if from_end else input, rest, out=out)
+
+
+elementwise_kernel(
+    lerp,
+    lambda curves: (curves.lerp, ()),
+    when=lambda input, end, weight: (
+        isinstance(weight, Spec) and same_shape_float32(input, end, weight)
+    ),
+    module="elementwise.special",
+)
 
 
 @lerp.vjp("input")

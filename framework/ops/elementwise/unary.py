@@ -133,7 +133,10 @@ asinh = _unary(
 )  # fmt: skip
 acosh = _unary(
     # Two roots: one of the product has its cut elsewhere in the complex plane.
-    "acosh", lambda g, input: g * conjugate((input + 1).rsqrt() * (input - 1).rsqrt()),
+    "acosh", lambda g, input: g * conjugate(
+        (input + 1).rsqrt() * (input - 1).rsqrt()
+        if input.is_complex() else (input * input - 1).rsqrt()
+    ),
     between(1.2, 3.0), ufunc="arccosh", doc="Take the inverse hyperbolic cosine.",
 )  # fmt: skip
 atanh = _unary(
@@ -304,7 +307,10 @@ def logit_of(xp, out, input):
 
 @logit_of.vjp("input")
 def _(g, input):
-    return g / conjugate(input * (1 - input))
+    slope = g / conjugate(input * (1 - input))
+    if input.is_complex():
+        return slope
+    return where_select((input >= 0) & (input <= 1), slope, float("nan"))
 
 
 @function(method=True, inplace="logit_", out=True)
@@ -346,4 +352,5 @@ def sinc(xp, out, angle, mask, input):
 def _(g, input):
     x = input * pi
     slope = (x * x.cos() - x.sin()) / (x * input)
-    return where_select(input == 0, 0, g * conjugate(slope))
+    # Nearer to 0 than the square can tell, both parts of the quotient are 0.
+    return where_select(x * input == 0, 0, g * conjugate(slope))

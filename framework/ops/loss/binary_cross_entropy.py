@@ -17,7 +17,6 @@ from ...kernels.common.strided_ufuncs import negate
 from ...modes import no_grad
 from ...spec import Spec
 from ..activation.gelu import softplus
-from ..indexing.where import where_select
 from ..registry import function, op
 from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
@@ -95,9 +94,9 @@ def _(g, input, target):
 
 @bce_slope.vjp("input")
 def _(g, grad, input, target):
-    room = (1 - input) * input
-    bend = (input - target) * (1 - 2 * input) / (room * room)
-    return g * grad * (1 / room.clamp_min(1e-12) - where_select(room < 1e-12, 0, bend))
+    # Not that of the bounded divisor, which would be flat: the exact one, kept from 0 / 0.
+    room = (1 - input + 1e-12) * (input + 1e-12)
+    return g * grad * ((input * input - 2 * input * target + target) / (room * room))
 
 
 @bce_slope.vjp("target")
@@ -107,7 +106,7 @@ def _(g, grad, input):
 
 @bce.vjp("target")
 def _(g, input):
-    return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
+    return g * ((1 - input).log() - input.log())
 
 
 bce_total = fused_reduction(bce, when=same_shape_float32)
@@ -120,8 +119,7 @@ def _(g, input, target, divisor):
 
 @bce_total.vjp("target")
 def _(g, input, divisor):
-    low, high = ((1 - input).log().clamp_min(-100), input.log().clamp_min(-100))
-    return expand_loss_gradient(g, input, divisor) * (low - high)
+    return expand_loss_gradient(g, input, divisor) * ((1 - input).log() - input.log())
 
 
 @function(public=False, autocast={"cpu": "float32", "cuda": "refuse"})
@@ -150,11 +148,14 @@ def binary_cross_entropy(
         )
     if input.device.type == "cpu" and input.numel():
         with no_grad():
-            if bool(((input < 0) | (input > 1)).any()):
-                raise RuntimeError(
-                    "binary_cross_entropy: all elements of input should be between 0 and 1. For "
-                    "logits, call binary_cross_entropy_with_logits."
-                )
+            for name, values in (("input", input), ("target", target)):
+                least, most = values.aminmax()  # NaN if one is
+                if not (least >= 0 and most <= 1):
+                    raise RuntimeError(
+                        f"binary_cross_entropy: all elements of {name} should be between 0 and 1; "
+                        f"got {float(least)} to {float(most)}. For logits, call "
+                        "binary_cross_entropy_with_logits."
+                    )
     if weight is None:
         return reduce_loss_fused(bce, bce_total, how, input, target)
     return reduce_loss(bce(input, target) * weight, how)

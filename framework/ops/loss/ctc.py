@@ -16,6 +16,8 @@ from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.from_data import tensor
+from ..creation.ranges import arange
+from ..indexing.where import where_select
 from ..manipulation.cat import cat, stack
 from ..registry import function, op
 from .cross_entropy import reduction_of
@@ -143,7 +145,35 @@ def _(log_probs, labels, lengths, ends):
     last = state.gather(1, (2 * ends).unsqueeze(1))
     before = state.gather(1, (2 * ends - 1).clamp(min=0).unsqueeze(1))
     before = before.masked_fill(ends.eq(0).unsqueeze(1), LOW)
-    return -cat([last, before], 1).logsumexp(1)
+    return aligned(-cat([last, before], 1).logsumexp(1), log_probs, lengths)
+
+
+def _aligned_samples(make):
+    for count in (2, 0):
+        x = make(3, count, 4)
+        yield (make(count), x, tensor([x.shape[0]] * count, dtype=int64)), {}
+
+
+@op(
+    name="_ctc_aligned", infer=lambda loss, log_probs, lengths: loss, samples=_aligned_samples,
+    flops=lambda *_: 0,
+)  # fmt: skip
+def aligned(xp, out, loss, log_probs, lengths):
+    """The loss of the composition; its gradient is NaN where there is no alignment."""
+    xp.copyto(out, loss)
+
+
+@aligned.vjp("loss")
+def _(g, loss):
+    return where_select(loss > -LOW / 2, 0, g)
+
+
+@aligned.vjp("log_probs")
+def _(g, loss, lengths, log_probs_spec):
+    steps = arange(log_probs_spec.shape[0], device=g.device).unsqueeze(1)
+    lost = (lengths > steps) & (loss > -LOW / 2) & (g != 0)
+    nothing = (g.detach() * 0).expand(lost.shape)
+    return where_select(lost, float("nan"), nothing).unsqueeze(2).expand(log_probs_spec.shape)
 
 
 def _ctc_grad_infer(grad, log_probs, labels, lengths, ends, out, alpha):
@@ -202,6 +232,8 @@ def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, lo
         _emitted(xp, log_probs[t], labels, tmp)
         xp.add(new, tmp, out=new)
         xp.copyto(beta, new, where=running)
+        # A target without an alignment has no gradient, unless zero_infinity cut it off.
+        xp.copyto(out[t], xp.nan, where=running & (impossible & (grad != 0))[:, None])
 
 
 @ctc_grad.kernel(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 
+from ...modes import no_grad
 from ..creation.fill import full_like
 from ..indexing.where import where
 from ..registry import function
@@ -41,9 +42,10 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
             stacklevel=3,
         )
     how = "sum" if reduction == "batchmean" else reduction_of(None, None, reduction)
-    entropy = target.exp() * target if log_target else target.xlogy(target)
-    loss = entropy - (target.exp() if log_target else target) * input
-    out = reduce_loss(loss, how)
+    if log_target:
+        out = reduce_loss(target.exp() * (target - input), how)
+    else:
+        out = reduce_loss(target.xlogy(target) - target * input, how)
     return out / input.shape[0] if reduction == "batchmean" and input.ndim else out
 
 
@@ -112,7 +114,9 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
             )
     how = reduction_of(None, None, reduction)
     # Clamped in value only: the gradient passes as if it were not.
-    var = var + (var.clamp_min(eps) - var).detach()
+    var = var.clone()
+    with no_grad():
+        var.clamp_(min=eps)
     difference = input - target
     loss = 0.5 * (var.log() + difference * difference / var)
     return reduce_loss(loss + 0.5 * math.log(2 * math.pi) if full else loss, how)

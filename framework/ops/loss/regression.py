@@ -241,7 +241,7 @@ def _(g, input, target, bend, slope):
 @bent_slope.vjp("input", "target")
 def _(g, needs, grad, input, target, bend, slope):
     curved = g * grad * (slope / bend)
-    return _both(where_select((input - target).abs() > bend, 0, curved), needs)
+    return _both(where_select((input - target).abs() < bend, curved, 0), needs)
 
 
 def _both(slope, needs):

@@ -209,7 +209,8 @@ def multi_margin_loss(
         raise ValueError("weight must be one-dimensional")
     x = input if input.ndim == 2 else input.reshape(1, input.numel())
     chosen = target.reshape(-1, 1)
-    gap = (margin - x.gather(1, chosen) + x).clamp_min(0)
+    gap = margin - x.gather(1, chosen) + x
+    gap = where(gap > 0, gap, 0.0)  # at 0 and NaN it costs nothing
     if p == 2:
         gap = gap * gap
     if weight is not None:

@@ -6,6 +6,7 @@ from math import prod
 
 from ...dtypes import int64
 from ..convolution.functional import several
+from ..indexing.where import where_select
 from ..registry import function
 from .adaptive import adaptive_avg_pool, adaptive_max_pool
 from .primitives import avg_pool, flat_index, max_pool
@@ -233,7 +234,8 @@ def _lp_pool(nd, input, norm_type, kernel_size, stride, ceil_mode):
     kernel, stride, padding, _ = _arguments(nd, kernel_size, stride, 0)
     powers = input.pow(p)
     mean = avg_pool(powers, kernel, stride, padding, bool(ceil_mode), True, None)
-    total = mean * float(prod(kernel))
+    # Where all are 0 the root has no slope, and the gradient is 0.
+    total = where_select(mean == 0, 0, mean * float(prod(kernel)))
     return total.pow(1.0 / p)
 
 

@@ -275,9 +275,7 @@ def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
 
 @logsumexp_over.vjp("input")
 def _(g, input, out, dim, keepdim):
-    shift = kept(out, dim, keepdim)
-    shift = shift.masked_fill(shift.abs() == inf, 0)
-    return kept(g, dim, keepdim) * (input - shift).exp().conj()
+    return kept(g, dim, keepdim) * (input - kept(out, dim, keepdim)).exp().conj()
 
 
 @function(method=True)

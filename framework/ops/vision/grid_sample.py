@@ -69,8 +69,12 @@ def _cubic(t, k):
     return value, slope if k == -1 else -slope
 
 
-def _along(xp, at, n, mode, padding, align):
-    """Yield (element, weight, derivative of the weight) of each tap along one dim."""
+def _along(xp, at, n, mode, padding, align, values=True):
+    """Yield (element, weight, derivative of the weight) of each tap along one dim.
+
+    Outside is 0. But a place that is NaN or infinite has no value either: with ``values`` its
+    weights stay NaN, and without them, for the gradient in the image, it is outside of that.
+    """
     scale = (n - 1) / 2 if align else n / 2
     at = (at + 1) * scale if align else ((at + 1) * n - 1) / 2
     if mode == "bicubic":
@@ -90,7 +94,8 @@ def _along(xp, at, n, mode, padding, align):
     taps = []
     for place, weight, slope in found:
         inside = (place >= 0) & (place <= n - 1)
-        weight, slope = xp.where(inside, weight, 0), xp.where(inside, slope * scale, 0)
+        slope = slope * scale
+        weight, slope = (xp.where(inside | (values & (v != v)), v, 0) for v in (weight, slope))
         taps.append((xp.where(inside, place, 0).astype(np.int64), weight, slope))
     return taps
 
@@ -254,7 +259,7 @@ def image_gradients(xp, out, tile, grad, grid, *, mode, padding, align, sizes):
         image, line = _rows(out)[n], _rows(grad)[n]
         places = grid[n].reshape(count, len(sizes))
         for here in _tiles(xp, count):
-            for index, factors in _taps(xp, places[here], sizes, (mode, padding, align)):
+            for index, factors in _taps(xp, places[here], sizes, (mode, padding, align, False)):
                 weight = _product([w for w, _ in factors])
                 for c in range(out.shape[1]):
                     some = tile[: len(weight)]

@@ -233,13 +233,13 @@ def _axis_taps(at, n, mode, padding, align):
 
 
 def _grid_taps(grid, sizes, mode, padding, align):
-    """(elements, weights) of every tap: both (N, taps, positions)."""
+    """(elements, weights) of every tap, both (N, taps, positions), and NaN at lost positions."""
     nd = len(sizes)
     flat = grid.reshape(grid.shape[0], prod(grid.shape[1:-1]), nd)
     axes = [  # the grid's last component is the first dim's
         _axis_taps(flat[..., nd - 1 - d], n, mode, padding, align) for d, n in enumerate(sizes)
     ]
-    places, weights = [], []
+    places, weights, lost = [], [], None
     for taps in product(*axes):
         place, inside, weight = taps[0]
         for (p, i, w), n in zip(taps[1:], sizes[1:], strict=True):
@@ -249,18 +249,25 @@ def _grid_taps(grid, sizes, mode, padding, align):
         if weight is None:
             weight = inside.to(grid.dtype)
         else:
-            weight = weight.where(inside, zeros_like(weight))  # also where it is NaN
+            # A place that is NaN or infinite has no value, though no element of the image either.
+            nowhere = inside.logical_or(weight == weight)
+            gone = zeros_like(weight).where(nowhere, weight * 0)
+            lost = gone if lost is None else lost + gone
+            weight = weight.where(inside, zeros_like(weight))
         places.append(place)
         weights.append(weight)
-    return stack(places, 1), stack(weights, 1)
+    return stack(places, 1), stack(weights, 1), lost
 
 
 def composed(input, grid, mode, padding, align):
     """Sample images by a composition of ops, with all indices and weights in memory."""
     sizes = tuple(input.shape[2:])
-    index, weight = _grid_taps(grid, sizes, mode, padding, align)
+    index, weight, lost = _grid_taps(grid, sizes, mode, padding, align)
     flat = input.reshape(*input.shape[:2], prod(sizes))
-    return sample(flat, weight, index).reshape(*input.shape[:2], *grid.shape[1:-1])
+    out = sample(flat, weight, index)
+    if lost is not None:
+        out = out + lost.unsqueeze(1)
+    return out.reshape(*input.shape[:2], *grid.shape[1:-1])
 
 
 def check_grid(input, grid, mode):

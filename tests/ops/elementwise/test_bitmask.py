@@ -61,7 +61,8 @@ def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
             within |= values == INF
         if not np.isfinite(low):
             within |= values == -INF
-        within |= np.isnan(values)
+        if name in ("relu", "method", "threshold"):  # of the others NaN is on no piece
+            within |= np.isnan(values)
         expected = np.where(within, g * dtype(inside), g * dtype(outside))
         np.testing.assert_array_equal(x.grad.numpy(), expected)
 

@@ -114,8 +114,10 @@ def test_the_compiled_recursion_equals_the_plain_one():
     assert loss.tolist() == pytest.approx(expected.tolist(), rel=2e-6, abs=2e-6)
     for y in (loss, expected):
         y.backward(lt.arange(8).to(y.dtype))
-    assert np.allclose(x.grad.numpy(), wide.grad.numpy(), rtol=2e-4, atol=2e-5)
-    assert not x.grad[:, [3, 4, 7]].any()
+    assert np.allclose(x.grad.numpy(), wide.grad.numpy(), rtol=2e-4, atol=2e-5, equal_nan=True)
+    assert x.grad[:3, 4].isnan().all()  # no alignment, no gradient: as PyTorch 2.13 has it
+    assert not x.grad[3:, 4].any()
+    assert not x.grad[:, [3, 7]].any()
     assert not x.grad[12:, 5].any()
 
 
@@ -128,8 +130,9 @@ def test_threads_share_sequences_without_changing_a_bit(monkeypatch):
         monkeypatch.setattr(threads, "_wanted", wanted)
         x, loss = ragged(lt.float32)
         loss.sum().backward()
-        results.append((loss.tolist(), x.grad.tolist()))
-    assert results[0] == results[1]
+        results.append((loss.detach().numpy(), x.grad.numpy()))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
 def test_nan_in_one_sequence_stays_there():

@@ -59,10 +59,20 @@ def test_the_identity_grid_gives_the_image_back():
     np.testing.assert_allclose(y.numpy(), x.numpy(), rtol=1e-12, atol=1e-12)
 
 
-def test_a_position_that_is_not_a_number_gives_zero():
-    x = lt.ones(1, 1, 2, 2)
-    grid = lt.full((1, 1, 1, 2), float("nan"))
-    assert F.grid_sample(x, grid, align_corners=False).item() == 0
+@pytest.mark.parametrize("count", [1, 9000])  # few are sampled by plain ops
+@pytest.mark.parametrize("at", [float("nan"), float("inf")])
+def test_a_position_that_is_nowhere_has_no_value(count, at):
+    # Source: PyTorch 2.13 on the CPU. The image keeps a gradient of 0.
+    x = lt.ones(1, 1, 2, 2, requires_grad=True)
+    grid = lt.tensor([at, 0.3]).expand(1, 1, count, 2).clone().requires_grad_()
+    for twice in (False, True):
+        y = F.grid_sample(x, grid, align_corners=False)
+        assert bool(y.isnan().all())
+        of_x, of_grid = lt.autograd.grad(y.sum(), [x, grid], create_graph=twice)
+        assert not of_x.any()
+        assert of_grid[0, 0, 0, 0].item() == 0
+        assert of_grid[0, 0, 0, 1].isnan()
+    assert F.grid_sample(x, grid, mode="nearest", align_corners=False)[0, 0, 0, 0].item() == 0
 
 
 def test_sampling_has_second_gradients():

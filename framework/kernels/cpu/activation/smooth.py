@@ -130,8 +130,11 @@ def glu_grad(out: Any, grad: Any, x: Any) -> None:
 
 
 @compiled
-def window(out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any, inside: Any) -> None:
-    """``inside * grad`` where ``low < x < high`` or x is NaN, else ``outside * grad``, or 0."""
+def window(
+    out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any, inside: Any, nan_inside: bool
+) -> None:
+    """``inside * grad`` where ``low < x < high``, else ``outside * grad``, or 0."""
+    nan_outside = not nan_inside
     kind = x.dtype.type
     first, last, other, factor = kind(low), kind(high), kind(outside), kind(inside)
     bounded_low, bounded_high = np.isfinite(first), np.isfinite(last)
@@ -140,10 +143,12 @@ def window(out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any, insid
         rest = kind(0) if other == 0 else grad[0] * other
         for i in range(x.size):
             beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
+            beyond |= nan_outside & (x[i] != x[i])
             out[i] = rest if beyond else within
     else:
         for i in range(x.size):
             beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
+            beyond |= nan_outside & (x[i] != x[i])
             rest = kind(0) if other == 0 else grad[i] * other
             out[i] = rest if beyond else grad[i] * factor
 
@@ -173,10 +178,11 @@ def elu_grad(out: Any, grad: Any, result: Any, below: float, above: float, insid
     if grad.size == 1:
         g = grad[0]
         for i in range(result.size):
-            out[i] = (result[i] + low) * factor * g if result[i] <= _ZERO else high * g
+            out[i] = high * g if result[i] > _ZERO else (result[i] + low) * factor * g
     else:
         for i in range(result.size):
-            out[i] = (result[i] + low) * factor * grad[i] if result[i] <= _ZERO else high * grad[i]
+            below = (result[i] + low) * factor * grad[i]
+            out[i] = high * grad[i] if result[i] > _ZERO else below
 
 
 @compiled
@@ -200,7 +206,7 @@ def hardswish(out: Any, x: Any) -> None:
 
 @inlined
 def _hardswish_grad(g: Any, v: Any) -> Any:
-    inner = (v / _THREE + _HALF) * g if v <= _THREE else g
+    inner = g if v >= _THREE else (v / _THREE + _HALF) * g
     return _ZERO if v <= -_THREE else inner
 
 
@@ -332,11 +338,11 @@ def hardshrink(out: Any, x: Any, width: float) -> None:
 
 @compiled
 def shrink_grad(out: Any, grad: Any, result: Any) -> None:
-    """Zero where the result is, else ``grad``."""
+    """Zero where the result is zero or NaN, else ``grad``."""
     if grad.size == 1:
         g = grad[0]
         for i in range(result.size):
-            out[i] = _ZERO if result[i] == _ZERO else g
+            out[i] = g if abs(result[i]) > _ZERO else _ZERO
     else:
         for i in range(result.size):
-            out[i] = _ZERO if result[i] == _ZERO else grad[i]
+            out[i] = grad[i] if abs(result[i]) > _ZERO else _ZERO

@@ -35,7 +35,7 @@ def relu(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
 
 @compiled(fastmath=FUSED)
 def leaky_relu(first: int, last: int, out: Any, bitmask: Any, x: Any, slope: float) -> None:
-    """``max(x, 0) + slope * min(x, 0)``, and the bits of what is not at most 0."""
+    """``max(x, 0) + slope * min(x, 0)``, and the bits of what is above 0."""
     factor = x.dtype.type(slope)
     for tile in range(first, last):
         here = bitmask[tile * 512 : (tile + 1) * 512]
@@ -46,7 +46,7 @@ def leaky_relu(first: int, last: int, out: Any, bitmask: Any, x: Any, slope: flo
             one = np.uint8(1 << k)
             for j in range(source.size):
                 v = source[j]
-                on = not (v <= 0)
+                on = v > 0
                 target[j] = v if on else v * factor
                 here[j] |= one if on else _NONE
 
@@ -56,7 +56,7 @@ def limit(
     first: int, last: int, out: Any, bitmask: Any, x: Any, lowest: float, highest: float,
     floor: float, ceiling: float,
 ) -> None:  # fmt: skip
-    """``min(max(x, lowest), highest)``; bits of what is not ``<= floor`` and not ``>= ceiling``.
+    """``min(max(x, lowest), highest)``; bits of numbers not ``<= floor`` and not ``>= ceiling``.
 
     A floor or ceiling that is NaN is none.
     """
@@ -73,7 +73,7 @@ def limit(
                 v = source[j]
                 w = least if v < least else v
                 target[j] = most if w > most else w
-                here[j] |= _NONE if (v <= below) | (v >= above) else one
+                here[j] |= _NONE if (v <= below) | (v >= above) | (v != v) else one
 
 
 @compiled
@@ -113,7 +113,7 @@ def hardsigmoid(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
                 v = zero if v < zero else v
                 v = (six if v > six else v) / six
                 target[j] = v
-                here[j] |= _NONE if (v <= 0) | (v >= 1) else one
+                here[j] |= one if (v > 0) & (v < 1) else _NONE
 
 
 @compiled

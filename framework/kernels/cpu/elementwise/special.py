@@ -1,4 +1,4 @@
-"""Compiled functions of one or two float32 numbers that the C library takes one at a time, flat.
+"""Compiled functions of float32 numbers that the C library takes one at a time, flat; ``lerp``.
 
 The arriving gradient of all may be one number, in an array of one element.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from ..support.jit import FUSED, compiled, inlined
 from ..support.vector_math import erf32, exp32, log1p32, log32
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _HEIGHT = np.float32(1.1283791670955126)  # 2 / sqrt(pi)
 
 
@@ -65,6 +65,16 @@ def xlogy(out: Any, x: Any, y: Any) -> None:
     for i in range(x.size):
         v = x[i] * log32(y[i])
         out[i] = _ZERO if (x[i] == _ZERO) & (y[i] == y[i]) else v
+
+
+@compiled(fastmath=FUSED)
+def lerp(out: Any, x: Any, y: Any, weight: Any) -> None:
+    """``x + weight * (y - x)``, counted from ``y`` where the weight is at least a half."""
+    for i in range(x.size):
+        w, d = weight[i], y[i] - x[i]
+        late = abs(w) >= _HALF
+        share = w - _ONE if late else w
+        out[i] = (y[i] if late else x[i]) + share * d
 
 
 @compiled(fastmath=FUSED)

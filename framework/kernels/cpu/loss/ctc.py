@@ -15,6 +15,7 @@ from ..support.jit import FUSED, compiled, inlined
 from ..support.vector_math import exp32, log1p32
 
 _NEVER, _ZERO, _ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
+_NAN = np.float32(np.nan)
 _HALF, _LN2 = np.float32(0.5), np.float32(0.6931471805599453)
 
 
@@ -114,8 +115,11 @@ def backward(
     for n in range(first, last):
         label, way, after, now = labels[n], ways[n], beta[n], new[n]
         possible = not np.isinf(loss[n])
-        total = loss[n] if possible else _ZERO
-        factor = -grad[n] if possible else _ZERO
+        if not possible:  # there is no gradient, unless zero_infinity cut it off
+            for t in range(steps):
+                out[t, n] = _NAN if t < lengths[n] and grad[n] != _ZERO else _ZERO
+            continue
+        total, factor = loss[n], -grad[n]
         for s in range(wide):  # whether one may go on from here to the label after the next
             leaves = s % 2 == 1 and s + 2 < wide and label[s + 2] != label[s]
             way[s] = _ZERO if leaves else _NEVER
