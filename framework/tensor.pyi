@@ -3,7 +3,8 @@
 from .device import device as _device
 from .dtypes import dtype as _dtype
 from .memory_format import layout as _layout, memory_format
-from .ops.conversion.storage_access import TypedStorage, UntypedStorage
+from .ops.creation.storages import UntypedStorage
+from .ops.creation.typed_storages import TypedStorage
 from .spec import Size, Spec
 from builtins import bool as _bool, float as _float, int as _int, type as _type
 from typing import Any
@@ -319,6 +320,8 @@ class Tensor:
         """In-place twin of ``sub``."""
     def _threshold_(self, threshold: Any, value: Any) -> Tensor:
         """In-place twin of ``threshold``."""
+    def _typed_storage(self) -> TypedStorage:
+        """Return the storage of this tensor as elements."""
     def _values(self) -> Tensor:
         """Return the values of a COO tensor as they are, outside the graph."""
     def abs(self, *, out: Any = ...) -> Tensor:
@@ -831,6 +834,8 @@ class Tensor:
         """True if two tensors have the same shape."""
     def is_set_to(self, tensor: Tensor) -> _bool:
         """True if two tensors have the same storage, offset, shape and strides."""
+    def is_shared(self) -> _bool:
+        """Whether other processes see what is written: on a GPU."""
     @property
     def is_vulkan(self) -> _bool:
         """False: lowtide does not run on Vulkan."""
@@ -1187,12 +1192,14 @@ class Tensor:
         """Select one index of a dim, which is removed (a view)."""
     def select_scatter(self, src: Any, dim: Any, index: Any) -> Tensor:
         """Replace one index of a dim by ``src``, in a copy."""
-    def set_(self, source: Tensor | None = ...) -> Tensor:
+    def set_(self, source: Any = ..., storage_offset: _int | None = ..., size: Any = ..., stride: Any = ...) -> Tensor:
         """Set this tensor to another's storage, shape and strides; without one, make it empty."""
     def sgn(self, *, out: Any = ...) -> Tensor:
         """Return the sign; for complex numbers the unit number in the same direction."""
     def sgn_(self) -> Tensor:
         """In-place twin of ``sgn``."""
+    def share_memory_(self) -> Tensor:
+        """Return the tensor if its memory is shared."""
     def short(self, memory_format: Any = ...) -> Tensor:
         """Convert to int16; itself if it has that dtype."""
     def sigmoid(self, *, out: Any = ...) -> Tensor:
@@ -1253,6 +1260,8 @@ class Tensor:
         """Compute the short-time Fourier transform of signals."""
     def storage(self) -> TypedStorage:
         """Return the storage of this tensor as elements."""
+    def storage_type(self) -> Any:
+        """Return the older class of this tensor's storage, such as ``FloatStorage``."""
     def sub(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
         """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
     def sub_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
