@@ -21,9 +21,6 @@ class TypedStorage(StorageHandle):
         wrap_storage: The bytes to take, in place of new ones.
         dtype: Of the elements; by default the default dtype.
         device: Where they shall lie.
-
-    Attributes:
-        dtype: The type of the elements that ``size()`` counts.
     """
 
     def __init__(
@@ -48,7 +45,11 @@ class TypedStorage(StorageHandle):
         found._storage, found.device, found._dtype = storage, where, dtype
         return found
 
-    dtype = property(lambda self: self._dtype)
+    @property
+    def dtype(self) -> dtype_class:
+        """The type of the elements that ``size()`` counts."""
+        return self._dtype
+
     _untyped_storage = property(StorageHandle.untyped)
 
     def _of(self, storage: Any) -> TypedStorage:
