@@ -239,7 +239,6 @@ PRIVATE: dict[str, dict[str, str]] = {
     },
     "hub": {
         "tqdm": "tqdm:tqdm",
-        "HASH_REGEX": f"{_P}.utils:HASH_REGEX",
         "urlparse": "urllib.parse:urlparse",
     },
     "nn": {

@@ -89,3 +89,21 @@ print(bad)
 )
 def test_import_lines(line):
     subprocess.run([sys.executable, "-c", line], check=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["_record_memory_history", "_snapshot", "_dump_snapshot", "memory_snapshot"]
+)
+def test_recording_of_allocations_names_the_profiler(name):
+    memory = importlib.import_module("lowtide.cuda.memory")
+    with pytest.raises(
+        NotImplementedError, match=rf"{name}: .*MemoryProfiler.*to_pytorch_snapshot"
+    ):
+        getattr(memory, name)()
+    profiling = importlib.import_module("lowtide.profiling")
+    assert callable(profiling.MemoryProfiler.to_pytorch_snapshot)
+
+
+def test_the_hash_in_names_of_files():
+    hub = importlib.import_module("lowtide.hub")
+    assert hub.HASH_REGEX.search("resnet18-f37072fd.pth").group(1) == "f37072fd"
