@@ -260,8 +260,8 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 def _refuse_history(name: str) -> NoReturn:
     raise NotImplementedError(
-        f"cuda.memory.{name}: allocations are recorded by lowtide.profiling.MemoryProfiler, on every device: "
-        "`with lowtide.profiling.MemoryProfiler() as prof: ...`, then "
+        f"cuda.memory.{name}: allocations are recorded by lowtide.profiling.MemoryProfiler, on "
+        "every device: `with lowtide.profiling.MemoryProfiler() as prof: ...`, then "
         "`prof.to_pytorch_snapshot(path)` writes a file in PyTorch's format."
     )
 
