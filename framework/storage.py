@@ -127,12 +127,12 @@ class AliasStorage(LedgerEntry):
 
 
 class ExternalStorage(LedgerEntry):
-    """A storage owned by someone else, such as a NumPy array that a tensor shares.
+    """A storage owned by someone else: a NumPy array that a tensor shares, a mapped file, a slice.
 
     The ledger does not count them: lowtide neither took them nor can give them back.
     """
 
-    __slots__ = ("ledger", "nbytes", "owner", "pins", "role", "version")
+    __slots__ = ("__weakref__", "ledger", "nbytes", "owner", "pins", "role", "version")
 
     def __init__(self, owner: Any, nbytes: int, role: int) -> None:
         self.owner = owner

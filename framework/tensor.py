@@ -492,4 +492,14 @@ def install_method(name: str, value: Any) -> None:
     """
     if name in Tensor.__dict__ and name not in ("__eq__", "__hash__"):
         raise TypeError(f"Tensor.{name} is defined twice.")
+    named(value.fget if isinstance(value, property) else value, name, "Tensor.")
     setattr(Tensor, name, value)
+
+
+def named(function: Any, name: str, owner: str = "") -> None:
+    """Give a function that another function made the name by which users know it.
+
+    Python's own errors, ``repr`` and profilers show it.
+    """
+    if "<" in getattr(function, "__qualname__", ""):
+        function.__name__, function.__qualname__ = name, f"{owner}{name}"

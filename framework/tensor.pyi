@@ -3,7 +3,8 @@
 from .device import device as _device
 from .dtypes import dtype as _dtype
 from .memory_format import layout as _layout, memory_format
-from .ops.conversion.storage_access import TypedStorage, UntypedStorage
+from .ops.creation.storages import UntypedStorage
+from .ops.creation.typed_storages import TypedStorage
 from .spec import Size, Spec
 from builtins import bool as _bool, float as _float, int as _int, type as _type
 from typing import Any
@@ -255,7 +256,8 @@ class Tensor:
     def __rmatmul__(self, other: Tensor | complex) -> Tensor: ...
     def __rmod__(self, other: Tensor | complex) -> Tensor: ...
     def __rmul__(self, other: Tensor | complex) -> Tensor: ...
-    def __ror__(self, other: Tensor | complex) -> Tensor: ...
+    def __ror__(self, other: Tensor | complex) -> Tensor:
+        """Return value|self."""
     def __rpow__(self, other: Tensor | complex) -> Tensor: ...
     def __rrshift__(self, other: Tensor | complex) -> Tensor: ...
     def __rshift__(self, other: Tensor | complex) -> Tensor:
@@ -319,6 +321,8 @@ class Tensor:
         """In-place twin of ``sub``."""
     def _threshold_(self, threshold: Any, value: Any) -> Tensor:
         """In-place twin of ``threshold``."""
+    def _typed_storage(self) -> TypedStorage:
+        """Return the storage of this tensor as elements."""
     def _values(self) -> Tensor:
         """Return the values of a COO tensor as they are, outside the graph."""
     def abs(self, *, out: Any = ...) -> Tensor:
@@ -831,6 +835,8 @@ class Tensor:
         """True if two tensors have the same shape."""
     def is_set_to(self, tensor: Tensor) -> _bool:
         """True if two tensors have the same storage, offset, shape and strides."""
+    def is_shared(self) -> _bool:
+        """Whether other processes see what is written: on a GPU."""
     @property
     def is_vulkan(self) -> _bool:
         """False: lowtide does not run on Vulkan."""
@@ -1187,12 +1193,14 @@ class Tensor:
         """Select one index of a dim, which is removed (a view)."""
     def select_scatter(self, src: Any, dim: Any, index: Any) -> Tensor:
         """Replace one index of a dim by ``src``, in a copy."""
-    def set_(self, source: Tensor | None = ...) -> Tensor:
+    def set_(self, source: Any = ..., storage_offset: _int | None = ..., size: Any = ..., stride: Any = ...) -> Tensor:
         """Set this tensor to another's storage, shape and strides; without one, make it empty."""
     def sgn(self, *, out: Any = ...) -> Tensor:
         """Return the sign; for complex numbers the unit number in the same direction."""
     def sgn_(self) -> Tensor:
         """In-place twin of ``sgn``."""
+    def share_memory_(self) -> Tensor:
+        """Return the tensor if its memory is shared."""
     def short(self, memory_format: Any = ...) -> Tensor:
         """Convert to int16; itself if it has that dtype."""
     def sigmoid(self, *, out: Any = ...) -> Tensor:
@@ -1253,6 +1261,8 @@ class Tensor:
         """Compute the short-time Fourier transform of signals."""
     def storage(self) -> TypedStorage:
         """Return the storage of this tensor as elements."""
+    def storage_type(self) -> Any:
+        """Return the older class of this tensor's storage, such as ``FloatStorage``."""
     def sub(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
         """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
     def sub_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
@@ -1390,3 +1400,6 @@ def instance(cls: _type, t: Tensor, requires_grad: _bool, attributes: dict[str, 
 
 def install_method(name: str, value: Any) -> None:
     """Make a function or a property part of Tensor: how layers above give it what they know."""
+
+def named(function: Any, name: str, owner: str=...) -> None:
+    """Give a function that another function made the name by which users know it."""

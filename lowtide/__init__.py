@@ -198,6 +198,9 @@ from lowtide.modules import averaging as _averaging
 from lowtide.profiling import load_ipython_extension as load_ipython_extension
 from lowtide.profiling import unload_ipython_extension as unload_ipython_extension
 
+# Modules that PyTorch has under more names
+from lowtide._torch_paths import install as _install_paths
+
 # Constants
 inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
 
@@ -212,6 +215,7 @@ short, int, long = int16, int32, int64
 half, float, double = float16, float32, float64
 cfloat, cdouble = complex64, complex128
 
+_install_paths()  # lowtide.cuda.memory, and such
 _publish_if_asked()  # for `lowtide top`
 
 _HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names

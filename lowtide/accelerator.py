@@ -7,6 +7,8 @@ from typing import Any
 from lowtide import cuda as _cuda
 from lowtide.framework.device import device as _device
 
+__path__: list[str] = []  # so that Python asks for modules below: lowtide._torch_paths
+
 
 def is_available() -> bool:
     """True if there is a GPU that CuPy runs on."""

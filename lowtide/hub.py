@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path as _Path
 from types import ModuleType as _ModuleType
@@ -16,6 +17,9 @@ from urllib.parse import unquote as _unquote
 from urllib.parse import urlparse as _urlparse
 
 from lowtide.framework.serialization import load as _load
+
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
+"""In names of files of weights: the first digits of their hash."""
 
 _dir: list[str | None] = [None]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+__path__: list[str] = []  # so that Python asks for modules below: lowtide._torch_paths
+
 
 def is_in_onnx_export() -> bool:
     """False: no export is under way."""

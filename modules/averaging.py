@@ -22,6 +22,7 @@ from ..framework.ops.creation.fill import zeros
 from ..framework.ops.views.tiled import tiles
 from ..framework.tensor import Tensor
 from .batchnorm import _BatchNorm
+from .lazy import is_lazy
 from .module import Module
 
 Tensors = list[Tensor]
@@ -47,6 +48,7 @@ class AveragedModel(Module):
 
     Raises:
         AssertionError: Both functions are given.
+        ValueError: A lazy layer of the model has not run.
     """
 
     n_averaged: Tensor
@@ -62,6 +64,12 @@ class AveragedModel(Module):
         super().__init__()
         if avg_fn is not None and multi_avg_fn is not None:
             raise AssertionError("Only one of avg_fn and multi_avg_fn should be provided.")
+        for name, t in _all_tensors(model):
+            if is_lazy(t):
+                raise ValueError(
+                    f"AveragedModel: {name!r} of the model has no shape yet. Run the model once on "
+                    "a batch, then average it."
+                )
         self.module = deepcopy(model)
         if device is not None:
             self.module = self.module.to(device)
@@ -82,12 +90,12 @@ class AveragedModel(Module):
         first.
 
         Raises:
-            ValueError: ``model`` has more or fewer parameters or buffers than the average.
+            ValueError: ``model`` has more or fewer parameters or buffers than the average, or of
+                another shape.
         """
+        _need_alike(self.module, model)
         ours, theirs = self._tensors(self.module), self._tensors(model)
         buffers = list(self.module.buffers()), list(model.buffers())
-        for what, mine, other in (("tensors to average", ours, theirs), ("buffers", *buffers)):
-            _need_as_many("AveragedModel.update_parameters", what, mine, other)
         count = int(self.n_averaged)
         update = self.multi_avg_fn or get_swa_multi_avg_fn()
         writes: list[tuple[Any, ...]] = []
@@ -118,6 +126,33 @@ class AveragedModel(Module):
     def _tensors(self, model: Module) -> Tensors:
         found = chain(model.parameters(), model.buffers() if self.use_buffers else ())
         return [t.detach() for t in found]
+
+
+def _all_tensors(model: Module) -> Iterable[tuple[str, Tensor]]:
+    return chain(model.named_parameters(), model.named_buffers())
+
+
+def _need_alike(averaged: Module, model: Module) -> None:
+    # By order, as PyTorch pairs them: a model may be wrapped, and its names be others.
+    for what in ("parameters", "buffers"):
+        mine, theirs = (dict(getattr(m, f"named_{what}")()) for m in (averaged, model))
+        if len(mine) != len(theirs):
+            where, more = "model", [n for n in theirs if n not in mine]
+            if len(mine) > len(theirs):
+                where, more = "average", [n for n in mine if n not in theirs]
+            raise ValueError(
+                f"AveragedModel.update_parameters: the average has {len(mine)} {what}, the model "
+                f"{len(theirs)}; only the {where} has {', '.join(map(repr, more[:5]))}. Make the "
+                f"average after the model has all its {what}, or register them in both: "
+                "average.module is the copy."
+            )
+        for (name, a), b in zip(mine.items(), theirs.values(), strict=True):
+            if a.shape != b.shape:
+                raise ValueError(
+                    f"AveragedModel.update_parameters: {name!r} has shape {tuple(a.shape)} in the "
+                    f"average and {tuple(b.shape)} in the model. Make the average after the model "
+                    "has its final shapes."
+                )
 
 
 def _need_as_many(name: str, what: str, averaged: Sized, current: Sized) -> None:

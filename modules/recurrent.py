@@ -102,6 +102,14 @@ class RNNBase(Module):
         """The parameters of each layer and direction."""
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
+    @property
+    def _flat_weights_names(self) -> list[str]:
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Any]:
+        return [getattr(self, name, None) for name in self._flat_weights_names]
+
     def reset_parameters(self) -> None:
         """Reinitialize uniformly within ``1 / sqrt(hidden_size)``."""
         bound = 1.0 / math.sqrt(self.hidden_size)

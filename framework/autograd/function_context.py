@@ -21,7 +21,7 @@ from .dependence import Dependence
 from .engine import zeros_of
 from .node import Node, SavedValue, _sequence, attach, describe_saved, edge_to
 from .once_differentiable import without_derivative
-from .saved import OWN, Held
+from .saved import OWN, Held, check_savable
 from .view_history import check_writable, mark_outputs, rebase
 
 if TYPE_CHECKING:
@@ -349,6 +349,8 @@ class FunctionCtx(Node):
                 sparse: Any = t
                 handles.append(sparse.saved(Held if saver is None else saver.save))
             elif saver is None:
+                if t._extra is not None and source is None:
+                    check_savable(t, f"{self.name()}.saved tensor {len(handles)}")
                 handles.append(Held(t, source, index or 0))
             else:
                 handles.append(saver.save(t, source, index or 0))

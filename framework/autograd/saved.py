@@ -244,16 +244,23 @@ def written_at(storage: Any) -> str:
     return f" {found[1]}" if found is not None and found[0]() is storage else ""
 
 
-def check_savable(tensor: Tensor) -> None:
+def check_savable(tensor: Tensor, label: str = "") -> None:
     """Raise an error for an inference tensor, which cannot be saved for backward.
+
+    Args:
+        tensor: What would be saved.
+        label: The op and its operand, such as ``mul.other``.
 
     Raises:
         GradientError: It is one, and no gradient leads to it.
     """
     if tensor._extra is not None and tensor._extra.get("inference") and not tensor._requires_grad:
+        op, _, operand = label.rpartition(".")
+        whose = f"; backward of {op} reads its {operand}" if label else ""
         raise GradientError(
-            "Inference tensors cannot be saved for backward. Clone the tensor outside "
-            "inference_mode, or make it under no_grad instead."
+            f"Inference tensors cannot be saved for backward{whose}, of shape "
+            f"{tuple(tensor.shape)} and dtype {tensor.dtype}, which was made under inference_mode. "
+            "Use its .clone(), made outside inference_mode, or make it under no_grad instead."
         )
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..dtypes import uint8
-from ..kernels.common.strided import strided
 from ..memory.ledger import SAVED, TEMPORARY
 from ..spec import Spec
-from ..storage import AliasStorage, ExternalStorage
+from ..storage import AliasStorage
 from . import backend
+from .storage_bytes import bytes_of, length_of
 
 _MEMO = "lowtide storages"  # a key of deepcopy's memo, whose other keys are ids
 
@@ -50,7 +50,7 @@ def copied_array(array: Any, spec: Spec, storage: Any, memo: dict[Any, Any]) -> 
     be = backend(spec.device)
     start = be.address(array) - storage.address if spec.numel else 0
     last = sum([(n - 1) * s for n, s in zip(spec.shape, array.strides, strict=True)])
-    length = _length(storage)
+    length = length_of(storage)
     if spec.numel and not 0 <= start <= start + last <= length - spec.dtype.itemsize:
         # It reaches beyond the array that it was made from, whose bytes are not ours to copy.
         alone, out = be.empty(spec, role_of_copy(storage))
@@ -68,28 +68,8 @@ def role_of_copy(storage: Any) -> int:
 
 def _copy(storage: Any, where: Any) -> Any:
     be = backend(where)
-    spec = Spec((_length(storage),), uint8, where)
+    spec = Spec((length_of(storage),), uint8, where)
     copied, out = be.empty(spec, role_of_copy(storage))
     if be.xp is not None and spec.numel:
-        be.copy(out, _bytes(be, storage, spec))
+        be.copy(out, bytes_of(storage, where))
     return copied
-
-
-def _length(storage: Any) -> int:
-    """Bytes from the first to the last; an array of someone else may have gaps."""
-    if not isinstance(storage.root, ExternalStorage):
-        return int(storage.nbytes)
-    owner = storage.root.owner
-    if not owner.size:
-        return 0
-    gaps = zip(owner.shape, owner.strides, strict=True)
-    return int(owner.itemsize + sum([(n - 1) * s for n, s in gaps]))
-
-
-def _bytes(be: Any, storage: Any, spec: Spec) -> Any:
-    if not isinstance(storage, ExternalStorage):
-        return be.window(storage, spec, None)
-    owner = storage.owner
-    flat = (spec.numel // owner.itemsize,)
-    line: Any = strided(be.xp, owner, flat, (owner.itemsize,))  # type: ignore[no-untyped-call]
-    return line.view("u1")

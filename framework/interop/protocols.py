@@ -158,7 +158,10 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if not self.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-            "protocol at the moment. Copy .detach() instead."
+            f"protocol at the moment; this one of shape {tuple(self.shape)} was made by "
+            f"{self.grad_fn.name()}. Copy .detach() instead. If a module was copied, its weight "
+            "may be computed by nn.utils.weight_norm or spectral_norm: use those of "
+            "nn.utils.parametrizations, or run the module once under no_grad before."
         )
     storage, array = copied_array(self._array, self._spec, self._storage, memo)
     out = instance(type(self), wrap(array, self._spec, storage), self.requires_grad, {})

@@ -8,15 +8,27 @@ from typing import Any
 
 
 __all__ = [
+    "BFloat16Storage",
     "BFloat16Tensor",
+    "BoolStorage",
     "BoolTensor",
+    "ByteStorage",
     "ByteTensor",
+    "CharStorage",
     "CharTensor",
+    "ComplexDoubleStorage",
+    "ComplexFloatStorage",
+    "DoubleStorage",
     "DoubleTensor",
+    "FloatStorage",
     "FloatTensor",
+    "HalfStorage",
     "HalfTensor",
+    "IntStorage",
     "IntTensor",
+    "LongStorage",
     "LongTensor",
+    "ShortStorage",
     "ShortTensor",
     "TypedStorage",
     "UntypedStorage",
@@ -242,6 +254,7 @@ __all__ = [
     "frac",
     "frac_",
     "frexp",
+    "from_file",
     "from_numpy",
     "frombuffer",
     "full",
@@ -596,15 +609,27 @@ __all__ = [
     "zeros_like",
 ]
 
+BFloat16Storage: Any
 BFloat16Tensor: Any
+BoolStorage: Any
 BoolTensor: Any
+ByteStorage: Any
 ByteTensor: Any
+CharStorage: Any
 CharTensor: Any
+ComplexDoubleStorage: Any
+ComplexFloatStorage: Any
+DoubleStorage: Any
 DoubleTensor: Any
+FloatStorage: Any
 FloatTensor: Any
+HalfStorage: Any
 HalfTensor: Any
+IntStorage: Any
 IntTensor: Any
+LongStorage: Any
 LongTensor: Any
+ShortStorage: Any
 ShortTensor: Any
 TypedStorage: Any
 UntypedStorage: Any
@@ -1052,6 +1077,8 @@ def frac_(input: Tensor) -> Tensor:
     """In-place twin of ``frac``."""
 def frexp(input: Tensor, *, out: Any = ...) -> tuple[Tensor, Tensor]:
     """Decompose into a mantissa, of magnitude in [0.5, 1), and an exponent of 2."""
+def from_file(filename: Any, shared: bool | None = ..., size: int = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
+    """Map a file as a 1-d tensor: its bytes are read when they are first used."""
 def from_numpy(ndarray: Any) -> Tensor:
     """Create a tensor that shares the memory of a NumPy array."""
 def frombuffer(buffer: Any, *, dtype: Any, count: int = ..., offset: int = ..., requires_grad: bool = ...) -> Tensor:

@@ -14,9 +14,10 @@ import numpy as np
 
 from ..autograd.anomaly import remember
 from ..autograd.node import OpNode
-from ..autograd.saved import OWN, Held
+from ..autograd.saved import OWN, Held, check_savable
 from ..autograd.view_history import RETYPED, refresh
 from ..dtypes import FLOAT
+from ..errors import GradientError
 from ..kernels.runtime.errstate import is_reentrancy_error, run_nested
 from ..modes import local, run_kernel
 from ..spec import SCALARS, Spec
@@ -271,21 +272,25 @@ def record(
         inputs = keep
     state = local.state
     saved: list[Any] = []
-    if state.saver is None:
-        for from_outputs, i in rules.saves:
-            if from_outputs:
-                saved.append(Held(outputs[i], OWN, i))
-            else:
-                x = inputs[i]
-                saved.append(Held(x) if isinstance(x, Tensor) else x)
-    else:
-        if state.recorder is not None and keep is None and not plan.op.view:
-            state.recorder.note(plan, inputs, outputs, rules.saves)
-        for from_outputs, i in rules.saves:
-            x = outputs[i] if from_outputs else inputs[i]
-            if isinstance(x, Tensor):
-                x = state.saver.save(x, OWN if from_outputs else None, i)
-            saved.append(x)
+    try:
+        if state.saver is None:
+            for from_outputs, i in rules.saves:
+                if from_outputs:
+                    saved.append(Held(outputs[i], OWN, i))
+                else:
+                    x = inputs[i]
+                    saved.append(Held(x) if isinstance(x, Tensor) else x)
+        else:
+            if state.recorder is not None and keep is None and not plan.op.view:
+                state.recorder.note(plan, inputs, outputs, rules.saves)
+            for from_outputs, i in rules.saves:
+                x = outputs[i] if from_outputs else inputs[i]
+                if isinstance(x, Tensor):
+                    x = state.saver.save(x, OWN if from_outputs else None, i)
+                saved.append(x)
+    except GradientError:
+        _name_unsavable(rules, inputs)
+        raise
     node = OpNode(rules, edges, saved)
     if state.anomaly:
         remember(node)
@@ -300,3 +305,10 @@ def record(
             out._index = k
             out._requires_grad = True
     return node
+
+
+def _name_unsavable(rules: Any, inputs: Any) -> None:
+    # Raises the error of a value that cannot be saved in words that say whose it is.
+    for (from_outputs, i), label in zip(rules.saves, rules.labels, strict=True):
+        if not from_outputs and isinstance(inputs[i], Tensor):
+            check_savable(inputs[i], label)

@@ -76,11 +76,12 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     _check_no_overlap(target, inputs, name)
     saved_inputs = inputs
     if recording:  # backward may want values that are about to go
-        wanted = {i for from_outputs, i in plan.rule_set(mask).saves if not from_outputs}
+        rules = plan.rule_set(mask)
+        wanted = {i for from_outputs, i in rules.saves if not from_outputs}
         if state.saver is None:  # what cannot be kept is refused before the write
-            for i in wanted:
-                if isinstance(inputs[i], Tensor):
-                    check_savable(inputs[i])
+            for (from_outputs, i), label in zip(rules.saves, rules.labels, strict=True):
+                if not from_outputs and isinstance(inputs[i], Tensor):
+                    check_savable(inputs[i], label)
         again = state.recorder is not None and state.recorder.makes_again(target)
         saved_inputs = tuple(
             _copy_of(x) if i in wanted and not again and _shares(x, target) else x

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from .. import execution
-from ..tensor import Tensor, install_method
+from ..tensor import Tensor, install_method, named
 from .autocast_policy import casts
 from .functions import hide_old, in_place_twin, make_functions, other_names, with_short_traceback
 from .kernel_choice import DEVICES, DTYPES, Kernel
@@ -316,6 +316,7 @@ def _install(
 def _publish(name: str, value: Any) -> None:
     if name in FUNCTIONS:
         raise TypeError(f"a function named {name} is declared twice.")
+    named(value, name)
     FUNCTIONS[name] = value
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import lowtide
-from lowtide.as_torch import homes
+from lowtide import _torch_homes as homes
 from lowtide.as_torch.torch_version import __version__
 
 

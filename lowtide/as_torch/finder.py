@@ -12,13 +12,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module, metadata
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import lowtide
-from lowtide.as_torch import homes
+from lowtide import _torch_homes as homes
+from lowtide._torch_paths import HandsOver, collected
 from lowtide.as_torch.distribution import TorchDistribution
 from lowtide.as_torch.facade import Torch, version_module
 from lowtide.as_torch.function_overrides import watch_classes
@@ -76,7 +77,9 @@ def _found(path: str) -> ModuleType | None:
     if path == "version":
         return version_module()
     if path in homes.COLLECTIONS:
-        return _collected(path)
+        module = collected(path)
+        _speaks_of_absence(module, path)
+        return module
     first = path.partition(".")[0]
     home = homes.home(path)
     if home is None and (first in homes.HIDDEN or first.endswith("_command")):
@@ -88,18 +91,6 @@ def _found(path: str) -> ModuleType | None:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # it is there, and imports something that is not
         return None
-    _speaks_of_absence(module, path)
-    return module
-
-
-def _collected(path: str) -> ModuleType:
-    # A module of names that lowtide keeps elsewhere.
-    module = ModuleType(f"torch.{path}", f"Names of PyTorch's torch.{path}, all of them lowtide's.")
-    for home, names in homes.COLLECTIONS[path].items():
-        source: Any = import_module(f"lowtide.{home}" if home else "lowtide")
-        for name in names.split():
-            outer, _, inner = name.partition("=")
-            setattr(module, outer, getattr(source, inner or outer))
     _speaks_of_absence(module, path)
     return module
 
@@ -197,20 +188,3 @@ class Finder(MetaPathFinder):
         name = getattr(context, "name", None)
         if self.root == "torch" and (name is None or name.lower() == "torch"):
             yield TorchDistribution()
-
-
-class HandsOver(Loader):
-    """A loader of a module that is there already."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self.module = module
-        self.spec = module.__dict__.get("__spec__")
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module itself."""
-        return self.module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run nothing; give the module back the spec that Python has replaced."""
-        if self.spec is not None:
-            module.__spec__ = self.spec

@@ -8,6 +8,8 @@ from lowtide.framework.amp.autocast import autocast as _autocast
 from lowtide.framework.dtypes import bfloat16 as _bfloat16
 from lowtide.optim.grad_scaler import GradScaler as _GradScaler
 
+__path__: list[str] = []  # so that Python asks for modules below: lowtide._torch_paths
+
 
 class autocast(_autocast):
     """``lowtide.autocast("cpu")``, its dtype bfloat16 unless said otherwise."""

@@ -5,7 +5,7 @@ CuPy is imported by the first call that needs it, never by ``import lowtide``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from lowtide.cuda import amp as amp
 from lowtide.cuda import nvtx as nvtx
@@ -256,6 +256,38 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     total = mem_get_info(device)[1]
     _statistics.set_memory_limit(int(total * fraction), _as_device(device))
+
+
+def _refuse_history(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"cuda.memory.{name}: allocations are recorded by lowtide.profiling.MemoryProfiler, on "
+        "every device: `with lowtide.profiling.MemoryProfiler() as prof: ...`, then "
+        "`prof.to_pytorch_snapshot(path)` writes a file in PyTorch's format."
+    )
+
+
+def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> NoReturn:
+    """Name :class:`lowtide.profiling.MemoryProfiler`, which records allocations here.
+
+    Raises:
+        NotImplementedError: Always.
+    """
+    _refuse_history("_record_memory_history")
+
+
+def _snapshot(device: Any = None, *args: Any, **kwargs: Any) -> NoReturn:
+    """Name :class:`lowtide.profiling.MemoryProfiler`; see :func:`_record_memory_history`."""
+    _refuse_history("_snapshot")
+
+
+def _dump_snapshot(filename: Any = "dump_snapshot.pickle", *args: Any, **kwargs: Any) -> NoReturn:
+    """Name :class:`lowtide.profiling.MemoryProfiler`; see :func:`_record_memory_history`."""
+    _refuse_history("_dump_snapshot")
+
+
+def memory_snapshot(*args: Any, **kwargs: Any) -> NoReturn:
+    """Name :class:`lowtide.profiling.MemoryProfiler`; see :func:`_record_memory_history`."""
+    _refuse_history("memory_snapshot")
 
 
 max_memory_cached, memory_cached = max_memory_reserved, memory_reserved

@@ -11,6 +11,8 @@ from lowtide.framework.amp.custom_function import custom_fwd as _custom_fwd
 from lowtide.framework.dtypes import float16 as _float16
 from lowtide.optim.grad_scaler import GradScaler as _GradScaler
 
+__path__: list[str] = []  # so that Python asks for modules below: lowtide._torch_paths
+
 
 class autocast(_autocast):
     """``lowtide.autocast("cuda")``, its dtype float16 unless said otherwise."""

@@ -14,4 +14,6 @@ from lowtide.framework.distributed.differentiable import reduce as reduce
 from lowtide.framework.distributed.differentiable import reduce_scatter as reduce_scatter
 from lowtide.framework.distributed.differentiable import scatter as scatter
 
+__path__: list[str] = []  # so that Python asks for modules below: lowtide._torch_paths
+
 functional = _sys.modules[__name__]  # PyTorch keeps them in torch.distributed.nn.functional

@@ -7,10 +7,12 @@ shared memory. Where processes must share values, send results back through a qu
 from __future__ import annotations
 
 import multiprocessing as _multiprocessing
+import sys as _sys
 from multiprocessing import *  # noqa: F403
 from multiprocessing import connection as connection
 from typing import Any
 
+from lowtide.framework.data import process_spawn as _process_spawn
 from lowtide.framework.data.process_spawn import ProcessContext as ProcessContext
 from lowtide.framework.data.process_spawn import ProcessException as ProcessException
 from lowtide.framework.data.process_spawn import ProcessExitedException as ProcessExitedException
@@ -19,6 +21,7 @@ from lowtide.framework.data.process_spawn import spawn as spawn
 from lowtide.framework.data.process_spawn import start_processes as start_processes
 
 SpawnContext = ProcessContext
+_sys.modules[f"{__name__}.spawn"] = _process_spawn  # a module of this name, beside the function
 
 
 def get_all_sharing_strategies() -> set[str]:

@@ -6,6 +6,7 @@ import dis
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from .node import Node
@@ -99,11 +100,11 @@ class ParameterProxy(Proxy):
         super().__init__(node, tracer)
         self.param = param
 
-    shape = property(lambda self: self.param.shape)
-    dtype = property(lambda self: self.param.dtype)
-    device = property(lambda self: self.param.device)
-    ndim = property(lambda self: self.param.ndim)
-    requires_grad = property(lambda self: self.param.requires_grad)
+    shape = property(attrgetter("param.shape"))
+    dtype = property(attrgetter("param.dtype"))
+    device = property(attrgetter("param.device"))
+    ndim = property(attrgetter("param.ndim"))
+    requires_grad = property(attrgetter("param.requires_grad"))
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of a dimension."""

@@ -196,7 +196,8 @@ GRADIENTS = _section(
     ("import copy; copy.deepcopy(lt.ones(3, requires_grad=True) * 2)", "RuntimeError",
      "graph leaves", None, "Copy .detach()"),
     ("with lt.inference_mode():\n    a = lt.ones(3)\nb = lt.ones(3, requires_grad=True)\n(a * b).sum().backward()",
-     "GradientError", "cannot be saved for backward", None, "Clone the tensor"),
+     "GradientError", "cannot be saved for backward", "backward of mul reads its input, of shape (3,)",
+     "Use its .clone()"),
     ("class G(lt.autograd.Function):\n    @staticmethod\n    def forward(ctx, a, b):\n        return a * b\n"
      "    @staticmethod\n    def backward(ctx, g):\n        return g\n"
      "x = lt.ones(3, requires_grad=True)\nG.apply(x, x).sum().backward()", "RuntimeError",

@@ -26,7 +26,7 @@ REASONS: dict[str, str] = {
         torch:(AliasDb|Block|BufferDict|CallStack|Capsule|Code|ErrorReport|FileCheck|Gradient|Node)
         torch:(IODescriptor|InferredType|JITException|LockingLogger|NoopLogger|OperatorInfo|Use)
         torch:(ParameterDict|TracingState|Value|AggregationType|AVG|SUM|fork|wait|Future|Tag)
-        torch:(import_ir|parse_|merge_type|unify_type|sym_|cond|bit|cpp|from_file|DeepCopyMemo).*
+        torch:(import_ir|parse_|merge_type|unify_type|sym_|cond|bit|cpp|DeepCopyMemo).*
         torch:(SerializationStorageContext|DeserializationStorageContext|.*Error|slice_inverse)
         torch.func:functionalize torch.func:debug_unwrap torch.nn.cpp
     """,
@@ -80,11 +80,8 @@ REASONS: dict[str, str] = {
     """,
     "Named tuples of results: here each has lowtide's own class": "torch.return_types",
     "Steps of optimizers as functions over lists; the classes are there": "torch.optim",
-    "Typed storages: bytes belong to the pool, and a storage has no type": """
-        torch:.*Storage torch.Tensor:(storage_type|const_data_ptr|dim_order)
-    """,
-    "Memory that processes share: what is sent to one is a copy": """
-        torch.Tensor:(is_shared|share_memory_)
+    "Other ways to ask what `data_ptr()` and `stride()` say": """
+        torch.Tensor:(const_data_ptr|dim_order)
     """,
     "There is no complex32": "torch.Tensor:chalf",
     "Settings of pickled files; lowtide writes safetensors and reads PyTorch's": """

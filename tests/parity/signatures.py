@@ -93,9 +93,6 @@ REASONS: dict[str, str] = {
     "The old constructor takes a size, a list or a tensor by position": """
         Tensor.new:cls Tensor.new:storage Tensor.new:other Tensor.new:size
     """,
-    "Another tensor is taken, no bare storage; `as_strided` sets shape and strides": """
-        Tensor.set_:storage_offset Tensor.set_:size Tensor.set_:stride
-    """,
     "PyTorch's stub has a name that PyTorch itself refuses": "Tensor.requires_grad_:mode",
 }
 # What a function that has **named looks for in it. test_signatures.py calls these by name.

@@ -17,6 +17,7 @@ from ...tensor import Tensor, wrap
 from ..dispatch import OPERANDS
 from ..registry import function
 from .factory import NUMBERS, dtype_of, made, place_of
+from .storages import StorageHandle, UntypedStorage, on_storage
 
 
 @function()
@@ -42,6 +43,8 @@ def tensor(
         >>> tensor([[1, 2], [3, 4]]).dtype, tensor([1.0]).dtype
         (lowtide.int64, lowtide.float32)
     """
+    if isinstance(data, StorageHandle):
+        return as_tensor(data, dtype=dtype, device=device)  # the same memory, as PyTorch does it
     out = copied(data, None if dtype is None else dtype_of("tensor", dtype), place_of(device))
     if requires_grad:
         out.requires_grad = True
@@ -202,6 +205,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         return data.to(device=device, dtype=dtype)
     if isinstance(data, np.ndarray):
         return from_numpy(data).to(device=place_of(device), dtype=dtype)
+    if isinstance(data, StorageHandle):
+        out = on_storage(data, _element_of(data, dtype))
+        return out if device is None else out.to(device)
     return tensor(data, dtype=dtype, device=device)
 
 
@@ -213,7 +219,8 @@ def asarray(
     """Convert an object to a tensor, as the array API specifies.
 
     Args:
-        obj: A tensor, an array, an object with DLPack or the buffer protocol, or nested lists.
+        obj: A tensor, an array, a storage, an object with DLPack or the buffer protocol, or nested
+            lists.
         dtype: Of the result.
         device: Of the result.
         copy: True copies, False refuses to, None copies only if needed.
@@ -231,6 +238,9 @@ def asarray(
             if out.device.type == "cpu"
             else True
         )
+    elif isinstance(obj, StorageHandle):
+        out = as_tensor(obj, dtype=dtype, device=device)
+        fresh = out.device is not obj.device
     elif hasattr(obj, "__dlpack__"):
         first = from_dlpack(obj)
         out = first.to(device=device, dtype=dtype)
@@ -249,6 +259,13 @@ def asarray(
     if copy and not fresh:
         out = out.clone()
     return out.detach().requires_grad_() if requires_grad else out
+
+
+def _element_of(data: StorageHandle, dtype: Any) -> dtype_class | None:
+    # Bytes without a dtype are read as int64, which is what PyTorch does.
+    if dtype is not None:
+        return dtype_of("asarray", dtype)
+    return int64 if isinstance(data, UntypedStorage) else None
 
 
 @function()

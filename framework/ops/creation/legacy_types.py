@@ -14,6 +14,7 @@ from ...tensor import Tensor, instance
 from ..registry import public
 from .factory import leave_uninitialized, new, shape_of, written
 from .from_data import copied
+from .storages import StorageHandle, on_storage
 
 
 def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -21,7 +22,7 @@ def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -
 
     Args:
         cls: The class called.
-        args: None for an empty tensor, data, a tensor, or integers.
+        args: None for an empty tensor, data, a tensor or a storage (the same memory), or integers.
         dtype: Of the result, by default the default dtype.
         device: Of the result.
     """
@@ -34,6 +35,8 @@ def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -
                 f"expected a tensor of {wanted} (got {args[0].dtype}). Use .to({wanted})."
             )
         out = args[0].detach()
+    elif len(args) == 1 and isinstance(args[0], StorageHandle):
+        out = on_storage(args[0], wanted)
     elif len(args) == 1 and not isinstance(args[0], int | np.integer | Size):
         if isinstance(args[0], float | complex) or not hasattr(args[0], "__len__"):
             raise TypeError(

@@ -140,9 +140,6 @@ def _get_available_devices() -> list[str]:
     return ["cpu", *(["cuda"] if _lt.cuda.is_available() else [])]
 
 
-HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")  # in names of files of weights: the first of their hash
-
-
 def _standard_normal(shape: Any, dtype: Any, device: Any) -> Any:
     """Return random numbers of mean 0 and variance 1."""
     return _lt.randn(tuple(shape), dtype=dtype, device=device)

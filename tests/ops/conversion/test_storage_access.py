@@ -93,8 +93,18 @@ def test_set_makes_a_tensor_another():
 
 
 def test_set_refuses_what_it_cannot_be():
-    with pytest.raises(TypeError, match="must be Tensor, not UntypedStorage"):
-        lt.ones(2).set_(lt.ones(2).untyped_storage())
+    with pytest.raises(TypeError, match="must be Tensor or a storage, not int"):
+        lt.ones(2).set_(3)
+    with pytest.raises(
+        RuntimeError, match="out of bounds for storage of 2 elements.*make a longer"
+    ):
+        lt.ones(2).set_(lt.ones(2).untyped_storage(), 1, (2,), (1,))
+    with pytest.raises(TypeError, match="need a size"):
+        lt.ones(2).set_(lt.ones(2).untyped_storage(), 1)
+    with pytest.raises(RuntimeError, match="must lie on cpu.*on meta"):
+        lt.ones(2).set_(lt.ones(2, device="meta").untyped_storage())
+    with pytest.raises(RuntimeError, match="Expected a Storage of lowtide.float32.*untyped"):
+        lt.ones(2).set_(lt.ones(2).double().storage())
     with pytest.raises(RuntimeError, match="dtype lowtide.float32 on cpu; got lowtide.float64"):
         lt.ones(2).set_(lt.ones(2, dtype=lt.float64))
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 # Below lowtide, and nobody's under torch
 HIDDEN = {"as_torch", "cli", "framework", "modules", "recipes", "profiling"}
+HIDDEN |= {"_torch_homes", "_torch_paths"}
 HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
 NOT_TORCH = HIDDEN | {"checkpointing"}  # `from torch import *` leaves them out
 
@@ -175,7 +176,14 @@ HOMES |= {
 }
 
 # Of these, PyTorch has a function of the same name beside the module
-ALSO_FUNCTIONS = ("nn.utils.spectral_norm", "nn.utils.weight_norm")
+ALSO_FUNCTIONS = (
+    "autograd.gradcheck",
+    "nn.parallel.data_parallel",
+    "nn.parallel.parallel_apply",
+    "nn.parallel.replicate",
+    "nn.utils.spectral_norm",
+    "nn.utils.weight_norm",
+)
 
 # PyTorch's module -> {module of lowtide: names there, or theirs=ours}
 COLLECTIONS: dict[str, dict[str, str]] = {
@@ -231,7 +239,6 @@ PRIVATE: dict[str, dict[str, str]] = {
     },
     "hub": {
         "tqdm": "tqdm:tqdm",
-        "HASH_REGEX": f"{_P}.utils:HASH_REGEX",
         "urlparse": "urllib.parse:urlparse",
     },
     "nn": {
