@@ -437,7 +437,7 @@ def _checked(source: Source, names: Iterable[str]) -> tuple[Header, dict[str, An
         if node is content["values"] and type(decoded) is not dict:
             raise source.error(f"its values are a {type(decoded).__name__}, not a dict")
         del decoded
-    return header, content
+    return header, structure_of(source, header)  # what was decoded is used up
 
 
 def _taken(

@@ -67,8 +67,8 @@ def give(
     undo: list[_Old] = []
     try:
         for k, (name, thing) in enumerate(ordered, 1):
-            # a decoder each: what was read for one is let go before the next
-            state = Decoder(source, entries, placement, False).decode(states[name])
+            # a decoder each, and its node goes: what was read for one is let go before the next
+            state = Decoder(source, entries, placement, False).decode(states.pop(name))
             getter, setter = ends_of(thing) or _ENDS[0]
             with defer_interrupts():
                 old = getattr(thing, getter)()

@@ -111,10 +111,11 @@ def load(
 
     Nothing that a file says can run code: PyTorch's files are read by a reader that builds tensors
     and containers and refuses all else by name. A file is checked before memory is taken for it,
-    and one that asks for more than its size warrants (its bytes, twelve times its text, and
-    20 MiB) is refused. No flipped bit of a file of :func:`save` is accepted, nor one of a storage
-    in PyTorch's zip format: their checksums are compared. Files of others, PyTorch's older format
-    and what earlier versions of lowtide saved have none; of those, sizes and bounds are checked.
+    and one that asks for more than its size warrants (its bytes, twelve times its text, of JSON
+    twenty-four times, and 20 MiB) is refused. No flipped bit of a file of :func:`save` is accepted,
+    nor one of a storage in PyTorch's zip format: their checksums are compared. Files of others,
+    PyTorch's older format and what earlier versions of lowtide saved have none; of those, sizes and
+    bounds are checked.
 
     Args:
         f: A path, or a binary file-like object at the beginning of the file.

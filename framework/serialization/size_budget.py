@@ -4,7 +4,8 @@ A small file can describe much: a text that is remembered once and encoded 5000 
 as 1000 objects. So whatever is built is booked with its bytes, before it is built, and nothing is
 ever booked off again: what is thrown away took time all the same. A file that asks for more than
 its size, twelve times the part that is text (an empty list is one byte of text and 56 of memory)
-and 20 MiB is refused. So is one with more instructions than a million and half its text's bytes,
+and 20 MiB is refused; JSON may ask for twenty-four times its text, which is what a list of pairs of
+numbers takes. So is one with more instructions than a million and half its text's bytes,
 and one whose keys were made to have one hash: a dict compares each of them with all before it.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +23,19 @@ from ..errors import OutOfMemoryError, SerializationError
 from .atomic_files import Source
 
 BASE = 20 << 20  # bytes that any file may take
-PER_TEXT = 12  # bytes of objects for a byte of JSON or of a pickle
+PER_TEXT = 12  # bytes of objects for a byte of a pickle, or of nodes in JSON
+PER_JSON = 24  # bytes of lists, dicts, texts and numbers for a letter of JSON
 TENSOR, OBJECT = 640, 240  # bytes of a tensor without its values, of another object
-_OPENED, _ITEM = 64, 8  # bytes of an empty list or dict in JSON, and of each further place in one
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Bytes in CPython 3.11, with the collector's header: of an empty list and of another, of an empty
+# dict and of another, of a place in either, of a key, a text and a number that are not shared.
+_LIST, _FILLED_LIST = 72, 104
+_DICT, _FILLED_DICT = 80, 152  # and a key
+_ITEM, _KEY, _TEXT, _NUMBER = 9, 48, 56, 32
+_COPIES = 3  # of the text while it is read: its bytes, the header, the texts in it
+# Possessive: a long text in a text must not leave a place to come back to at each of its escapes.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_OWN_NUMBER = re.compile(r"-?[0-9][0-9.eE+-]{2,}|-[0-9]")  # small ones exist already
+_SHARED = 3  # letters of a text with its quotes of which there is one only
 _WHOLE = (1 << 61) - 1  # integers from here on have the hash of a smaller one
 _PER_STEP = 20  # bytes of the base that give a step
 _COMPARED = 16  # bytes that comparing two keys of one hash is worth, by the time it takes
@@ -56,28 +67,47 @@ class OverBudgetError(ValueError):
 
 
 def weigh_json(source: Source, text: str, what: str) -> None:
-    """Refuse a JSON text whose lists and dicts would take more than a file of its size may.
+    """Refuse a JSON text whose values would take more than a file of its size may.
 
-    They are counted before any is built, by the characters that begin them: a parser makes 64 bytes
+    They are counted before any is built, by the characters that begin them: a parser makes 81 bytes
     out of the three of ``[],``. Those inside strings count only where a first count is too many.
 
     Raises:
         SerializationError: They would take more than that; the message begins with ``what``.
     """
-    limit = source.size + BASE + PER_TEXT * len(text)
-    if _weight(text) <= limit:
+    limit = source.size + BASE + PER_JSON * len(text)
+    copies = _COPIES * sys.getsizeof(text)
+    filled = text.count("[") + text.count("{")
+    most = _NUMBER * (text.count(",") + filled) + _TEXT * (text.count('"') // 2)
+    if copies + _containers(text) + most <= limit:
         return
-    nbytes = _weight(_STRING.sub("", text))
+    nbytes = copies + _values(text)
+    for match in _STRING.finditer(text):
+        if match.end() - match.start() > _SHARED:
+            nbytes += _TEXT - _values(match[0][1:-1])
     if nbytes > limit:
         raise source.error(
-            f"{what} asks for {nbytes} bytes of lists and dicts, and a file of its size may have "
-            f"{limit}",
+            f"{what} asks for {nbytes} bytes of lists, dicts, texts and numbers, and a file of its "
+            f"size may have {limit}",
             "Save many small lists as one tensor or array",
         )
 
 
-def _weight(text: str) -> int:
-    return _OPENED * (text.count("[") + text.count("{")) + _ITEM * text.count(",")
+def _values(text: str) -> int:
+    numbers = sum(1 for _ in _OWN_NUMBER.finditer(text))
+    return _containers(text) + _NUMBER * numbers
+
+
+def _containers(text: str) -> int:
+    empty_lists, empty_dicts = text.count("[]"), text.count("{}")
+    return (
+        _LIST * empty_lists
+        + _FILLED_LIST * (text.count("[") - empty_lists)
+        + _DICT * empty_dicts
+        + _FILLED_DICT * (text.count("{") - empty_dicts)
+        + _ITEM * text.count(",")
+        + _KEY * text.count('":')
+    )
 
 
 class Budget:
@@ -86,7 +116,7 @@ class Budget:
     Args:
         nbytes: Besides ``base`` and what the text gives.
         text: The bytes of text that were read so far.
-        base: Bytes for any file.
+        base: Bytes for any file; ``BASE`` if None.
 
     Attributes:
         spent: Bytes that were booked; a loop may add to it and call ``check`` past ``limit``.
@@ -95,9 +125,9 @@ class Budget:
 
     __slots__ = ("_base", "_first", "_same", "_start", "_text", "limit", "spent")
 
-    def __init__(self, nbytes: int, text: Callable[[], int], base: int = BASE) -> None:
-        self._start = self.limit = nbytes + base
-        self._base = base
+    def __init__(self, nbytes: int, text: Callable[[], int], base: int | None = None) -> None:
+        self._base = BASE if base is None else base
+        self._start = self.limit = nbytes + self._base
         self._text = text
         self.spent = 0
         self._first: dict[int, Any] = {}  # by hash: the first key that had it

@@ -20,6 +20,7 @@ from .pickled_values import FACTORIES, PATHS, path_class
 from .size_budget import OBJECT, Budget
 
 PLAIN = (str, int, float, bool, bytes, type(None))
+_ELEMENT = 96  # bytes of an element's place in a set, while that grows
 _NAMES = {kind: name for name, kind in FACTORIES.items()}
 
 
@@ -95,6 +96,11 @@ def _attributes(kind: Any) -> Callable[[list[Any], Budget], Any]:
     return build
 
 
+def _elements(items: list[Any], budget: Budget) -> list[Any]:
+    budget.spend(_ELEMENT * len(items))
+    return keys_of(items, budget)
+
+
 def _default(items: list[Any], budget: Budget) -> Any:
     name, own = _typed(items, str | None, dict)
     return defaultdict(None if name is None else FACTORIES[name], own)
@@ -164,8 +170,10 @@ STANDARD: dict[type, Standard] = {
         _default,
     ),
     deque: Standard("deque", lambda v: [list(v), v.maxlen], _deque, 700),
-    set: Standard("set", list, lambda items, budget: set(keys_of(items, budget))),
-    frozenset: Standard("frozenset", list, lambda items, budget: frozenset(keys_of(items, budget))),
+    set: Standard("set", list, lambda items, budget: set(_elements(items, budget))),
+    frozenset: Standard(
+        "frozenset", list, lambda items, budget: frozenset(_elements(items, budget))
+    ),
     range: Standard("range", lambda v: [v.start, v.stop, v.step], _three(range)),
     slice: Standard("slice", lambda v: [v.start, v.stop, v.step], _slice),
     datetime.datetime: Standard(

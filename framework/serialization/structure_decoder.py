@@ -60,7 +60,10 @@ class Decoder:
         self._raw: dict[str, Any] = {}
 
     def decode(self, node: Any, depth: int = 0) -> Any:
-        """Decode the object that ``node`` describes.
+        """Decode the object that ``node`` describes, in its place: the node is used up.
+
+        Lists and dicts become what they hold, and other nodes go as soon as their object is there,
+        so that a structure is in memory once.
 
         Raises:
             SerializationError: It describes none.
@@ -68,11 +71,14 @@ class Decoder:
         if depth > DEEPEST:
             raise self.source.error(f"containers are nested more than {DEEPEST} deep")
         if isinstance(node, list):
-            return [self.decode(n, depth + 1) for n in node]
+            for k, n in enumerate(node):
+                if type(n) is dict or type(n) is list:
+                    node[k] = self.decode(n, depth + 1)
+            return node
         if not isinstance(node, dict):
             return node
         if "$" not in node:
-            return {k: self.decode(v, depth + 1) for k, v in node.items()}
+            return self._values(node, depth)
         kind = node["$"]
         read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is None:
@@ -84,6 +90,12 @@ class Decoder:
         except DAMAGE as error:
             problem = f"the structure's {kind} is damaged"
             raise named(self.source, error, problem, calls=self.placement) from None
+
+    def _values(self, node: dict[str, Any], depth: int) -> dict[str, Any]:
+        for name, n in node.items():
+            if type(n) is dict or type(n) is list:
+                node[name] = self.decode(n, depth + 1)
+        return node
 
     def tensor_of(self, name: str, location: str = "cpu") -> Tensor:
         """Return the tensor of an entry, sharing memory with earlier ones of that entry."""
@@ -191,17 +203,23 @@ class Decoder:
         return array
 
     def _items(self, node: dict[str, Any], depth: int) -> list[Any]:
-        if not isinstance(node["items"], list):
+        items = node["items"]
+        if not isinstance(items, list):
             raise TypeError("items must be a list")
-        return [self.decode(n, depth + 1) for n in node["items"]]
+        decoded: list[Any] = self.decode(items, depth)
+        return decoded
 
-    def _pairs(self, node: dict[str, Any], depth: int) -> list[Any]:
-        pairs = self._items(node, depth)
-        if any(not hashable_plainly(k) for k, _ in pairs):
-            raise TypeError("a key is no plain value")
-        for key, _ in pairs:
-            self._budget.key(key)
-        return pairs
+    def _filled(self, kind: type, node: dict[str, Any], depth: int) -> Any:
+        pairs, made = node["items"], kind()
+        if not isinstance(pairs, list):
+            raise TypeError("items must be a list")
+        pairs.reverse()
+        while pairs:  # each goes when its key is there
+            key, value = self.decode(pairs.pop(), depth + 1)
+            if not hashable_plainly(key):
+                raise TypeError("a key is no plain value")
+            made[self._budget.key(key)] = value
+        return made
 
     def _bytes(self, node: dict[str, Any], depth: int) -> bytes:
         entry = self._entry(node["entry"])
@@ -230,7 +248,7 @@ class Decoder:
         elif kind == "namedtuple":
             made = own_classes.named_tuple(cls, node["fields"], self._items(node, depth))
         else:
-            state = {k: self.decode(v, depth + 1) for k, v in node["state"].items()}
+            state = self._values(node["state"], depth)
             made = own_classes.with_state(cls, state)
         if type(number) is int:
             self._objects[number] = made
@@ -286,9 +304,9 @@ _READERS: dict[str, Callable[[Decoder, dict[str, Any], int], Any]] = {
     **dict.fromkeys(BUILDERS, Decoder._standard),
     **dict.fromkeys(own_classes.INSTEAD, Decoder._own_class),
     "function": lambda self, node, depth: own_classes.function_of(node["name"]),
-    "dict": lambda self, node, depth: dict(self._pairs(node, depth)),
-    "OrderedDict": lambda self, node, depth: OrderedDict(self._pairs(node, depth)),
-    "Counter": lambda self, node, depth: Counter(dict(self._pairs(node, depth))),
+    "dict": lambda self, node, depth: self._filled(dict, node, depth),
+    "OrderedDict": lambda self, node, depth: self._filled(OrderedDict, node, depth),
+    "Counter": lambda self, node, depth: self._filled(Counter, node, depth),
     "float": Decoder._float,
     "complex": Decoder._complex,
     "number": Decoder._number,
