@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from ...dtypes import FLOAT
+from ...dtypes import FLOAT, uint8
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.schedule import parallel_rows
 from ..indexing.index_put import take
@@ -45,13 +45,16 @@ def _taps(kind, n, m, align, scale, real):
 
     Args:
         kind: "nearest", "nearest-exact", "linear", "cubic", or "smooth linear", "smooth cubic"
-            with antialiasing.
+            with antialiasing; after "fixed ", with weights of 16 bits, as for images of bytes.
         n: Size of the input.
         m: Of the output.
         align: The centers of the corner elements keep their place.
         scale: Given by the user, or None.
         real: The type computed in, which decides on ties.
     """
+    if kind.startswith("fixed "):
+        at, weights = _taps(kind.removeprefix("fixed "), n, m, align, scale, real)
+        return at, _of_16_bits(_once(at, weights))
     step = _ratio(n, m, align, scale, real)
     o = np.arange(m).astype(real)
     if kind.startswith("nearest"):
@@ -71,6 +74,25 @@ def _taps(kind, n, m, align, scale, real):
         return np.stack([first, np.minimum(first + 1, n - 1)]), np.stack([1 - t, t])
     taps = np.arange(-1, 3)[:, None]
     return np.clip(first + taps, 0, n - 1), _cubic(t - taps, -0.75).astype(real)
+
+
+def _once(at, weights):
+    # Taps past an edge have its position: their weights together are one.
+    weights = weights.copy()
+    for k in range(1, len(at)):
+        same = at[k] == at[k - 1]
+        weights[k] += np.where(same, weights[k - 1], 0)
+        weights[k - 1] = np.where(same, 0, weights[k - 1])
+    return weights
+
+
+def _of_16_bits(weights):
+    # As many bits behind the point as leave the largest weight 15.
+    most, bits = float(weights.max(initial=0)), 0
+    while bits < 22 and int(0.5 + most * (1 << (bits + 1))) < 1 << 15:
+        bits += 1
+    one = float(1 << bits)
+    return np.copysign(np.floor(np.abs(weights) * one + 0.5), weights) / one
 
 
 def _smooth_taps(kind, n, step, o, real):
@@ -215,7 +237,8 @@ def interpolate(
     """Resize the spatial dims of a batch, to a size or by a factor.
 
     Args:
-        input: (N, C, L), (N, C, H, W) or (N, C, D, H, W).
+        input: (N, C, L), (N, C, H, W) or (N, C, D, H, W). Images of bytes (uint8) too, with
+            "nearest", "nearest-exact", and "bilinear" and "bicubic" as PyTorch rounds them.
         size: Of the result: an int, or one for each spatial dim.
         scale_factor: Instead of ``size``: a number, or one for each.
         mode: "nearest", "nearest-exact", "area"; "linear" (3-D input), "bilinear", "bicubic"
@@ -264,7 +287,8 @@ def interpolate(
     kind, ndim = _KINDS[mode]
     if ndim not in (None, input.ndim):
         raise NotImplementedError(f"Got {input.ndim}D input, but {mode} mode needs {ndim}D input")
-    if ndim and input.dtype.category != FLOAT:
+    whole = input.dtype is uint8 and mode in ("bilinear", "bicubic")
+    if ndim and input.dtype.category != FLOAT and not whole:
         raise NotImplementedError(
             f"interpolate: mode {mode} is not implemented for {input.dtype}. Convert the input "
             "with .float()."
@@ -273,6 +297,12 @@ def interpolate(
         kind = "smooth " + kind
         if tuple(input.shape[2:]) == sizes:
             return input.clone()  # as PyTorch, whatever the scale
+    if whole:
+        out = input
+        for d in (1, 0):
+            if sizes[d] != input.shape[d + 2]:  # whatever the scale
+                out = _resized_bytes(out, d + 2, sizes[d], kind, bool(align_corners), scales[d])
+        return out.clone() if out is input else out
     if ndim and input.dtype.is_half:  # several steps, rounded once
         wide = interpolate(
             input.float(), size, scale_factor, mode, align_corners, recompute_scale_factor,
@@ -285,6 +315,13 @@ def interpolate(
         if sizes[d] != input.shape[d + 2] or scales[d] not in (None, 1.0):
             out = resize(out, d + 2, sizes[d], kind, bool(align_corners), scales[d], False)
     return out.clone() if out is input else out
+
+
+def _resized_bytes(input, dim, size, kind, align, scale):
+    # As PyTorch: weights are fixed-point numbers, each dim is rounded by itself, halves up. Sums of
+    # such products are exact in float64.
+    wide = resize(input.double(), dim, size, "fixed " + kind, align, scale, False)
+    return (wide + 0.5).floor().clamp(0, 255).to(uint8)
 
 
 def _deprecated(name: str) -> None:

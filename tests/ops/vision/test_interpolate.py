@@ -107,3 +107,22 @@ def test_half_precision_is_rounded_once_whatever_the_number_of_dims():
     got = F.interpolate(x, size=(7, 3), mode="bilinear")
     wide = F.interpolate(x.float(), size=(7, 3), mode="bilinear")
     assert got.equal(wide.to(lt.bfloat16))
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_are_rounded_and_stay_within_bytes(mode, antialias):
+    x = (lt.rand(2, 3, 9, 11) > 0.5).to(lt.uint8) * 255
+    for size in ((9, 16), (5, 11)):  # one dim each: between two, cubic sums are cut to bytes
+        got = F.interpolate(x, size=size, mode=mode, antialias=antialias)
+        wide = F.interpolate(x.double(), size=size, mode=mode, antialias=antialias)
+        assert got.dtype is lt.uint8
+        assert float((got.double() - wide.clamp(0, 255)).abs().max()) <= 0.6
+    assert F.interpolate(x, size=(9, 11), mode=mode, antialias=antialias).equal(x)
+
+
+def test_bytes_of_a_bilinear_image():
+    # By hand: halves are rounded up, width first.
+    x = lt.tensor([[[[0, 255], [255, 0]]]], dtype=lt.uint8)
+    got = F.interpolate(x, size=(2, 3), mode="bilinear", align_corners=True)
+    assert got.tolist() == [[[[0, 128, 255], [255, 128, 0]]]]
