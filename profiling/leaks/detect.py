@@ -35,7 +35,6 @@ from .findings import (
     NOTHING,
     Finding,
     FindingRecord,
-    Size,
     elsewhere,
     fix,
     page,
@@ -44,8 +43,9 @@ from .findings import (
 )
 from .growing_tensors import GrowingTensors
 from .node_tracker import NodeTracker, Site
+from .noted_findings import NotedFindings
 from .ownership import shares
-from .referrers import ReferrerPath, find_referrers
+from .referrers import ReferrerPath
 from .survivors import SIGN, SOURCES, LiveNodes
 
 _RIPE = 10  # steps after which a finding is not doubted any more
@@ -98,7 +98,7 @@ class detect_retained(WholeContext):
         self._next = self._looked = 0
         self.shared_bytes = self.elsewhere_bytes = 0
         self._old: dict[int, Any] = {}  # static graphs already told of
-        self._idle: dict[str, set[int]] = {}
+        self._noted = NotedFindings(self._generations)
         self._warned: set[Any] = set()  # keys of records
 
     def _enter(self) -> detect_retained:
@@ -185,7 +185,7 @@ class detect_retained(WholeContext):
         self._records = {key: case for key, case in self._records.items() if case.seen >= _RIPE}
         self._ends = self._ends if self._records else 0
         self._explained.clear()
-        self._idle.clear()
+        self._noted.begin_again()
         self._fruitless = self._rest = 0
         self._next = 0
 
@@ -198,9 +198,7 @@ class detect_retained(WholeContext):
             # A leak grows: then it is looked at ever less often, or steps would slow down.
             grows = self._explained or any(not case.graph for case in self._records.values())
             self._next = self._ends + (self._ends // 8 or 1 if grows else 1)
-        self._collected()
-        self._idle_passes()
-        self._fed()
+        self._noted.look(self._records, self._ends)
         self._generations.step += 1
         self._tell()
 
@@ -362,66 +360,6 @@ class detect_retained(WholeContext):
             case.root_object = dropped_root(path)
             case.steps = 1
             self._add(case, set(), path.name)
-
-    def _collected(self) -> None:
-        for line, (steps, nbytes) in self._generations.freed_by_gc().items():
-            if len(steps) >= SIGN - 1 and self._ends >= SIGN:
-                case = self._records.get(("cycle", line, ""))
-                if case is None:
-                    text = "a reference cycle, freed only by gc"
-                    path = ReferrerPath("cycle", text)
-                    case = FindingRecord("cycle", text, line, None, fix("cycle", path), self._ends)
-                    self._records["cycle", line, ""] = case
-                case.steps = len(steps)
-                if not case.sites:  # nothing of it was met alive
-                    case.size, case.growth = Size(nbytes, 0), Size(nbytes // len(steps), 0)
-
-    def _idle_passes(self) -> None:
-        notes = self._generations
-        for one in notes.passes:
-            lines = self._idle.setdefault(one.line, set())
-            nbytes = one.held_bytes() if one.step == notes.step and not one.used else 0
-            if one.used:
-                lines.discard(one.step)
-            elif nbytes:
-                lines.add(one.step)
-                if len(lines) >= SIGN:
-                    key = ("retain_graph", one.line, "")
-                    text = "the graph of a backward with retain_graph=True, used by no other"
-                    path = ReferrerPath("retain_graph", text)
-                    advice = fix("retain_graph", path)
-                    case = self._records.setdefault(
-                        key, FindingRecord("retain_graph", text, one.line, None, advice, self._ends)
-                    )
-                    case.size, case.steps = Size(nbytes, len(one.notes)), len(lines)
-        notes.passes = [p for p in notes.passes if p.step >= notes.step - 1]
-
-    def _fed(self) -> None:
-        notes = self._generations
-        lines: dict[str, dict[int, list[Any]]] = {}
-        for number, fed in list(notes.leaves.items()):
-            leaf = fed.leaf()
-            if leaf is None:
-                notes.leaves.pop(number, None)
-            elif leaf._grad is not None:
-                lines.setdefault(fed.line, {}).setdefault(fed.step, []).append(leaf)
-        for line, steps in lines.items():
-            if len(steps) < SIGN:
-                continue
-            leaves = [leaf for some in steps.values() for leaf in some]
-            nbytes = sum({id(t._grad._storage): t._grad._storage.nbytes for t in leaves}.values())
-            key = ("input gradient", line, "")
-            case = self._records.get(key)
-            if case is None:
-                path = find_referrers(leaves[:1], [leaves, *steps.values()], set())[0]
-                text = "data" if path is None else path.text
-                advice = fix("input gradient", path or ReferrerPath("input gradient", text))
-                case = FindingRecord("input gradient", text, line, None, advice, self._ends)
-                case.size, case.growth = Size(nbytes, 0), Size(nbytes // len(steps), 0)
-                self._add(case, set(), "")
-            else:
-                case.grow(Size(nbytes, 0), self._ends)
-            case.steps = len(steps)
 
     # Keeping book
 

@@ -244,6 +244,8 @@ class GrowingTensors:
                 continue
             if issubclass(path.types[path.above.index(container)], tuple):  # which cannot grow
                 continue
+            if path.kind == "gradient graph":  # of data, which has a finding of its own
+                continue
             newest = [chosen[k] for k, _ in members][-1]
             part = 2 * _own_bytes(newest.value) <= int(newest.storage.nbytes)
             case = GrowingRecord(

@@ -43,6 +43,17 @@ def test_a_dataset_that_requires_grad() -> None:
     assert "requires_grad" in f.fix
 
 
+def test_a_finding_of_data_follows_its_growth() -> None:
+    model, optimizer = setup()
+    samples = [(lt.randn(WIDTH, requires_grad=True), lt.zeros(1)) for _ in range(40)]
+    loader = DataLoader(samples, batch_size=4)  # type: ignore[arg-type,var-annotated]
+    with detect_retained() as watch:
+        for x, y in loader:
+            train(optimizer, F.mse_loss(model(x), y))
+    f = only(watch)
+    assert (f.bytes, f.growth_bytes_per_step) == (40 * 4 * WIDTH, 4 * 4 * WIDTH)
+
+
 def test_retain_graph_by_habit() -> None:
     model, optimizer = setup()
     with detect_retained() as watch:
