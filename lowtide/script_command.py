@@ -136,13 +136,13 @@ def _keep_names(found: dict[str, Any]) -> None:
 
 
 def to_its_end(script: str, args: Sequence[str], module: bool) -> None:
-    """Run a script for an estimate.
+    """Run a script for an estimate, in a copy of the process; its names stay in ``__main__``.
 
     Raises:
         SystemExit: It does not come to a good end; with words.
     """
     try:
-        _script(script, args, module)
+        _keep_names(_script(script, args, module))
     except SystemExit as stop:
         if stop.code:
             raise SystemExit(f"it leaves with {stop.code!r}.") from None

@@ -12,8 +12,6 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import autograd, func, nn, optim
-from lowtide.as_torch.private import foreach
-from lowtide.as_torch.private.associative_scan import associative_scan
 from lowtide.autograd import functional
 from lowtide.utils import data
 from lowtide.utils.checkpoint import set_device_states
@@ -194,7 +192,6 @@ CALLS |= {
     f"{name} out": (2, lambda n, call=call: call(several(n, lt.empty(0))))
     for name, call in OUT.items()
 }
-FOREACH = ("add", "sub", "mul", "div", "maximum", "minimum", "copy_", "add_", "addcmul_", "addcdiv")
 ACCEPTED = {("avg_pool2d", 0), ("pad", 0)}  # no stride is the kernel's size, no padding none
 
 
@@ -226,24 +223,6 @@ def test_a_wrong_length_is_explained(name, seed):
     with pytest.raises(Exception) as found:  # noqa: PT011  # of several classes
         call(n)
     assert explained(found.value), found.value
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", FOREACH)
-def test_lists_of_tensors_of_different_lengths(name, seed):
-    rng = random.Random(seed)
-    count = 3 if name.startswith("add") and name != "add" else 2
-    given = [list(several(rng.randrange(1, 5))) for _ in range(count)]
-    if len({len(g) for g in given}) == 1:
-        given[-1].append(VALUE)
-    with pytest.raises(RuntimeError, match="same number of tensors"):
-        foreach.FUNCTIONS[f"_foreach_{name}"](*given)
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_scan_whose_function_returns_another_number(n):
-    with pytest.raises(RuntimeError, match=rf"a tree like xs, of 2 tensors; got {n}"):
-        associative_scan(lambda a, b: list(several(n, a[0])), [VALUE, VALUE], 0)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -94,6 +94,10 @@ class Run:
     growth_bytes_per_step: int
     findings: tuple[Finding, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain containers that JSON can hold."""
+        return {**vars(self), "findings": [vars(f) for f in self.findings]}
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -149,7 +153,7 @@ class Advice:
             "proposals": [plain(p) for p in self.proposals],
             "larger": [plain(p) for p in self.larger],
             "untried": dict(self.untried),
-            "run": None if self.run is None else vars(self.run),
+            "run": None if self.run is None else self.run.to_dict(),
         }
 
     def _repr_html_(self) -> str:

@@ -81,6 +81,8 @@ def test_advise_says_that_the_run_grows(folder: Path) -> None:
     found = json.loads((folder / "advice.json").read_text())
     run = found["run"]
     assert run["growth_bytes_per_step"] > EACH
+    assert {f["kind"] for f in run["findings"]} == {"list"}
     assert "a step (12 steps watched): it passes the limit after some" in done.stdout
     tight = lowtide(folder, "advise", "--limit", "400KiB", "train.py")
     assert "it has passed the limit by then" in tight.stdout
+    assert "list: `history[0]`, global of __main__ holds" in " ".join(tight.stdout.split())
