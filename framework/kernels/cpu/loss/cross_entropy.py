@@ -60,8 +60,11 @@ def rows(
                     below += _dot(weight[0, start : start + TILE], powers[: tile.size])
                 else:
                     below += _sum(powers[: tile.size])
-            for j in range(tile.size):
-                powers[j] = exp32(tile[j] - m)
+                for j in range(tile.size):
+                    powers[j] = exp32(powers[j])
+            else:
+                for j in range(tile.size):
+                    powers[j] = exp32(tile[j] - m)
             s += _sum(powers[: tile.size])
         low = np.log(s)
         top[i], total[i] = m, s
