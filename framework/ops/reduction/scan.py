@@ -357,8 +357,9 @@ def _(g, input, out, dim):
     # Sum of g[i] exp(x[k] - out[i]) over i >= k, as a recurrence whose factors are at most 1.
     before = _shifted(out, dim, True)
     n = input.shape[dim]
-    ratio = conjugate((out - before).narrow(dim, 0, n - 1).exp())
-
+    stays = (out == before).logical_and(out.isinf())  # infinity less infinity would be NaN
+    step = (out - before).masked_fill(stays, 0)
+    ratio = conjugate(step.narrow(dim, 0, n - 1).exp())
     last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
     sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)
     return sums * conjugate((input - out).exp())
