@@ -14,12 +14,11 @@ from typing import Any, cast
 from .. import execution
 from ..dtypes import FLOAT, finfo, get_default_dtype
 from ..modes import enable_grad
-from ..ops.activation.softmax import softmax
+from ..ops.activation.softmax import log_softmax, softmax
 from ..ops.creation.fill import ones, zeros
 from ..ops.creation.from_data import tensor
 from ..ops.indexing.where import tril
 from ..ops.manipulation.cat import broadcast_tensors
-from ..ops.reduction.var_norm import logsumexp
 from ..spec import Size
 from ..tensor import Tensor
 
@@ -133,7 +132,7 @@ def probs_to_logits(probs: Tensor, is_binary: bool = False) -> Tensor:
 
 def normalized_logits(logits: Tensor) -> Tensor:
     """Subtract the logarithm of the sum of exponentials along the last axis."""
-    return cast(Tensor, logits - logsumexp(logits, -1, keepdim=True))
+    return cast(Tensor, log_softmax(logits, -1))
 
 
 class lazy_property:

@@ -133,7 +133,7 @@ _ROWS: dict[str, tuple[str, ...]] = {  # the inputs that have rows; others must 
     "_avg_pool_grad": ("grad",), "_cdist": ("x1", "x2"),
     "_cdist_backward": ("grad", "x1", "x2", "lengths"), "_channel_dropout": ("input",),
     "_columns": ("input",), "_cross_entropy": ("input", "target"),
-    "_cross_entropy_grad": ("grad", "input", "target", "lse"),
+    "_cross_entropy_grad": ("grad", "input", "target", "top", "total"),
     "_fractional_max_pool": ("input", "draws"), "_grid_sample": ("input", "grid"),
     "_grid_sample_grid_grad": ("grad", "input", "grid"),
     "_grid_sample_image_grad": ("grad", "grid"), "_image": ("input",), "_max_pool": ("input",),
@@ -152,7 +152,9 @@ def rows(call: Any) -> Any:
     operands = []
     for i, (name, spec) in enumerate(zip(call.names, call.specs, strict=True)):
         if name in with_rows and spec is not None:
-            if spec.ndim < 2 and not (spec.ndim == 1 and name in ("target", "grad", "lse")):
+            if spec.ndim < 2 and not (
+                spec.ndim == 1 and name in ("target", "grad", "top", "total")
+            ):
                 return NotImplemented
             operands.append(call.rows(i))
         elif spec is not None and not call.unbatched(i):

@@ -147,11 +147,11 @@ def _set_axis(
 ) -> None:  # fmt: skip
     # (element, weight, slope of the weight) of each tap along one dim
     kind = w.dtype.type
-    zero, one, two = kind(0), kind(1), kind(2)
+    zero, one = kind(0), kind(1)
     last, low, span = kind(n - 1), zero if align else kind(-0.5), kind(n - align)
-    scale, size = kind((n - 1) / 2) if align else kind(n / 2), kind(n)
+    scale, shift = kind((n - align) / 2), zero if align else kind(0.5)
     for p in range(grid.size):
-        at = (grid[p] + one) * scale if align else ((grid[p] + one) * size - one) / two
+        at = (grid[p] + one) * scale - shift
         turn = one
         if mode != CUBIC and padding != ZEROS:
             at, turn = _placed(at, last, low, span, one, zero, padding)

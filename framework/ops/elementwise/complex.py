@@ -7,7 +7,7 @@ the derivative by the real part plus 1j times that by the imaginary part.
 from __future__ import annotations
 
 from ...dtypes import COMPLEX, complex128
-from ..creation.fill import zeros_like
+from ..creation.fill import complex, zeros_like
 from ..indexing.where import where_select
 from ..registry import function, op
 from ..signatures import per_element, same, singles
@@ -96,7 +96,9 @@ def sgn(input):
     if input.dtype.category != COMPLEX:
         return input.sign()
     zero = input == 0  # there it is flat, and nothing is divided by 0, in no derivative either
-    return where_select(zero, 0, input / input.abs().masked_fill(zero, 1))
+    size = input.abs().masked_fill(zero, 1)
+    # By parts: the quotient of complex numbers overflows where the divisor is subnormal.
+    return where_select(zero, 0, complex(real(input) / size, imag(input) / size))
 
 
 def _angle_infer(input):

@@ -171,10 +171,19 @@ def _logits(make):
     flops=per_element(6), samples=_logits,
 )  # fmt: skip
 def bce_logits(xp, out, work, input, target):
-    """``log(1 + exp(input)) - input * target``, without overflow."""
-    xp.logaddexp(input, 0.0, out=out)
-    xp.multiply(input, target, out=work)
-    xp.subtract(out, work, out=out)
+    """``log(1 + exp(input)) - input * target``, without overflow.
+
+    As ``(1 - target) input - min(input, 0) + log(1 + exp(-abs(input)))``: the logarithm comes last,
+    since it would be rounded away beside a large input.
+    """
+    xp.subtract(1, target, out=work)
+    xp.multiply(work, input, out=work)
+    xp.minimum(input, 0.0, out=out)
+    xp.subtract(work, out, out=out)
+    xp.abs(input, out=work)
+    negate(xp, work, work)
+    xp.logaddexp(work, 0.0, out=work)
+    xp.add(out, work, out=out)
 
 
 def _three(make):

@@ -1,8 +1,9 @@
 """Cross entropy and negative log-likelihood, fused.
 
-Cross entropy keeps the logits, which the layer before may keep as well, and one number per row,
-the logarithm of the sum of exponentials. Neither the softmax nor its logarithm exists as a whole:
-forward and backward go through a tile of rows at a time.
+Cross entropy keeps the logits, which the layer before may keep as well, and two numbers per row:
+the largest logit, and the sum of exponentials beside it. Added to a large logit, the logarithm of
+that sum would be rounded away. Neither the softmax nor its logarithm exists as a whole: forward and
+backward go through a tile of rows at a time.
 
 The elementwise losses are in ``regression.py``, ``binary_cross_entropy.py`` and
 ``likelihood.py``, those of distances in ``similarity.py``.
@@ -32,7 +33,8 @@ def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing
     n, c, length = class_targets.class_shape("cross_entropy", input, target, weight)
     dtype = _computed(input.dtype)
     tile = class_targets.tile_size(n, c, length, dtype.itemsize)
-    return (Spec(target.shape, input.dtype), Spec((n, 1, length), dtype), Spec((tile,), dtype))
+    row = Spec((n, 1, length), dtype)
+    return Spec(target.shape, input.dtype), row, row, Spec((tile,), dtype)
 
 
 def _classes(values):
@@ -54,43 +56,44 @@ def _cross_entropy_samples(make):
 
 
 @op(
-    name="_cross_entropy", infer=_cross_entropy_infer, aux=("lse",), scratch=("work",),
+    name="_cross_entropy", infer=_cross_entropy_infer, aux=("top", "total"), scratch=("work",),
     layout=contiguous, flops=lambda input, *_, **__: 4 * input.numel,
     samples=_cross_entropy_samples,
 )  # fmt: skip
-def cross_entropy_rows(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
+def cross_entropy_rows(
+    xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing
+):
     """Cross entropy of each row of logits with its class."""
     n, c, length = class_targets.sizes(input)
     logits = input.reshape(n, c, length)
     losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
-    total = float(weight.sum()) if label_smoothing and weight is not None else c
+    mass = float(weight.sum()) if label_smoothing and weight is not None else c
     if c == 0:  # only rows that are ignored have no class
         class_targets.checked(xp, classes[classes != ignore_index], c, ignore_index)
         out.fill(0)
-        lse.fill(0)
+        top.fill(0)
+        total.fill(0)
         return
-    for rows, columns in class_targets.tiles(n, c, length, lse.dtype.itemsize):
-        x, row, loss = logits[rows, :, columns], lse[rows, :, columns], losses[rows, :, columns]
+    for rows, columns in class_targets.tiles(n, c, length, total.dtype.itemsize):
+        x, loss = logits[rows, :, columns], losses[rows, :, columns]
+        largest, row = top[rows, :, columns], total[rows, :, columns]
         tile = work[: x.size].reshape(x.shape)
-        xp.max(x, axis=1, keepdims=True, out=loss)
-        loss[~xp.isfinite(loss)] = 0  # rows of -inf: subtracting that would make NaN
-        xp.subtract(x, loss, out=tile)
+        xp.max(x, axis=1, keepdims=True, out=largest)
+        xp.subtract(x, largest, out=tile)
+        if label_smoothing:
+            below = tile.sum(1, keepdims=True) if weight is None else weight @ tile
+            below = below.reshape(row.shape)
         xp.exp(tile, out=tile)
         xp.sum(tile, axis=1, keepdims=True, out=row)
-        xp.log(row, out=row)
-        xp.add(row, loss, out=row)
+        low = xp.log(row)
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
         factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)[:, None]
-        xp.subtract(row, x[class_targets.where_in(xp, x, safe)][:, None], out=loss)
+        xp.subtract(largest, x[class_targets.where_in(xp, x, safe)][:, None], out=loss)
+        xp.add(loss, low, out=loss)
         xp.multiply(loss, factor * (1.0 - label_smoothing), out=loss)
         if label_smoothing:
             # The mean over classes of what the loss would be for each.
-            if weight is None:
-                smooth = x.sum(1, keepdims=True)
-            else:
-                xp.multiply(x, weight[:, None], out=tile)
-                smooth = tile.sum(1, keepdims=True)
-            smooth = (row * total - smooth) * (label_smoothing / c)
+            smooth = (low * mass - below) * (label_smoothing / c)
             xp.add(loss, smooth * counts[:, None], out=loss)
         loss[~counts[:, None]] = 0  # also where logits are not finite
 
@@ -105,15 +108,15 @@ def _compiled(input, weight):
     "cpu", when=lambda input, target, weight, **_: _compiled(input, weight), layout=contiguous,
     scratch=False,
 )  # fmt: skip
-def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
+def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
     class_targets.run_compiled(
-        "", [input], [out, lse, target], weight, ignore_index, label_smoothing
+        "", [input], [out, top, total, target], weight, ignore_index, label_smoothing
     )
 
 
 @cross_entropy_rows.vjp("input")
-def _(g, input, target, weight, lse, ignore_index, label_smoothing):
-    return cross_entropy_grad(g, input, target, weight, lse, ignore_index, label_smoothing)
+def _(g, input, target, weight, top, total, ignore_index, label_smoothing):
+    return cross_entropy_grad(g, input, target, weight, top, total, ignore_index, label_smoothing)
 
 
 @cross_entropy_rows.composite
@@ -129,20 +132,21 @@ def _(input, target, weight, *, ignore_index, label_smoothing):
 
 
 def _grad_samples(make):
-    lse = make(4, 1, 1).detach() + 4.0
+    top, total = make(4, 1, 1).detach() + 1.0, make(4, 1, 1, low=2.0, high=5.0).detach()
     base = {"ignore_index": 2, "label_smoothing": 0.0}
-    yield (make(4), make(4, 5), _classes([0, 4, 2, 1]), None, lse), base
+    yield (make(4), make(4, 5), _classes([0, 4, 2, 1]), None, top, total), base
     yield (
-        (make(4), make(4, 5), _classes([0, 4, 2, 1]), make(5), lse),
+        (make(4), make(4, 5), _classes([0, 4, 2, 1]), make(5), top, total),
         base | {"label_smoothing": 0.2},
     )
     x = make(4, 5)
     plain = {"ignore_index": -100, "label_smoothing": 0.0}
-    yield (x[:, 0], x, _some_classes(x), None, x[:, :1].unsqueeze(2) + 4.0), plain
-    yield (make(0), make(0, 3), _classes([]), None, make(0, 1, 1)), plain
+    row = x[:, :1].unsqueeze(2)
+    yield (x[:, 0], x, _some_classes(x), None, row, row + 4.0), plain
+    yield (make(0), make(0, 3), _classes([]), None, make(0, 1, 1), make(0, 1, 1)), plain
 
 
-def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
+def _cross_entropy_grad_infer(grad, input, target, weight, top, total, **_):
     return input
 
 
@@ -150,24 +154,27 @@ def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
     name="_cross_entropy_grad", infer=_cross_entropy_grad_infer, layout=contiguous,
     flops=lambda grad, input, *_, **__: 4 * input.numel, samples=_grad_samples,
 )  # fmt: skip
-def cross_entropy_grad(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
-    """Backward of cross entropy: softmax minus target, scaled, from ``lse`` in one pass."""
+def cross_entropy_grad(
+    xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing
+):
+    """Backward of cross entropy: softmax minus target, scaled, in one pass."""
     n, c, length = class_targets.sizes(input)
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
     arriving, classes = grad.reshape(n, length), target.reshape(n, length)
-    total = float(weight.sum()) if label_smoothing and weight is not None else c
+    mass = float(weight.sum()) if label_smoothing and weight is not None else c
     if result.size == 0:
         return
-    for rows, columns in class_targets.tiles(n, c, length, lse.dtype.itemsize):
+    for rows, columns in class_targets.tiles(n, c, length, top.dtype.itemsize):
         x, y = logits[rows, :, columns], result[rows, :, columns]
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
         g = xp.where(counts, arriving[rows, columns], 0)  # infinite, if the mean is over no row
         factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype) * g
         hit = factor * (1.0 - label_smoothing)
         spread = (g * counts) * (label_smoothing / c)
-        xp.subtract(x, lse[rows, :, columns], out=y)
+        xp.subtract(x, top[rows, :, columns], out=y)
         xp.exp(y, out=y)
-        xp.multiply(y, (hit + spread * total)[:, None], out=y)
+        factor = (hit + spread * mass)[:, None] / total[rows, :, columns]
+        xp.multiply(y, factor, out=y)
         if label_smoothing:
             if weight is None:
                 xp.subtract(y, spread[:, None], out=y)
@@ -178,12 +185,12 @@ def cross_entropy_grad(xp, out, grad, input, target, weight, lse, *, ignore_inde
 
 
 @cross_entropy_grad.kernel(
-    "cpu", when=lambda grad, input, target, weight, lse, **_: _compiled(input, weight),
+    "cpu", when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight),
     layout=contiguous,
 )  # fmt: skip
-def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
+def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
     class_targets.run_compiled(
-        "_grad", [out, input], [grad, lse, target], weight, ignore_index, label_smoothing
+        "_grad", [out, input], [grad, top, total, target], weight, ignore_index, label_smoothing
     )
 
 
@@ -386,7 +393,7 @@ def cross_entropy(
         IndexError: A class index is out of range (on the CPU).
 
     Memory:
-        Keeps input, target, weight and one number per row; no softmax. Workspace: at most a tile.
+        Keeps input, target, weight and two numbers per row; no softmax. Workspace: at most a tile.
     """
     how = reduction_of(size_average, reduce, reduction)
     if not 0.0 <= label_smoothing <= 1.0:

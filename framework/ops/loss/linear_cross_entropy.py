@@ -5,14 +5,13 @@ matrix of (tokens, classes), which is the largest tensor of a language model's t
 exists there two or three times. Some tokens meet some classes; the tile of logits that they make is
 folded into one sum of exponentials per token, and overwritten by the next.
 
-For backward the node keeps its inputs, which are alive in any case, and the logarithm of that sum.
-The tiles are made again, turned into the gradient of the logits, and multiplied into the gradients
-of input and weight (``linear_cross_entropy_backward.py``). That is one matrix product more than the
-plain
-pair: 4 instead of 3, and about 1.3 times its time where the products are all that matters. What it
-buys: beyond inputs and gradients there is only the workspace of a tile, less than 1.5 % of those at
-any size worth counting; forward alone costs what it always did; there is a loss for each token;
-backward can be repeated, and differentiated again.
+For backward the node keeps its inputs, which are alive in any case, that sum, and the largest
+logit. The tiles are made again, turned into the gradient of the logits, and multiplied into the
+gradients of input and weight (``linear_cross_entropy_backward.py``). That is one matrix product
+more than the plain pair: 4 instead of 3, and about 1.3 times its time where the products are all
+that matters. What it buys: beyond inputs and gradients there is only the workspace of a tile, less
+than 1.5 % of those at any size worth counting; forward alone costs what it always did; there is a
+loss for each token; backward can be repeated, and differentiated again.
 
 The other way (Liger; PyTorch with ``options``) makes the gradients in forward, some tokens at a
 time, and multiplies them in backward by what arrives. It needs no further product, but whole rows
@@ -47,7 +46,7 @@ from ..linalg.linear import linear
 from ..registry import function, op
 from .class_targets import check_classes, class_shape
 from .cross_entropy import by_class, cross_entropy, cross_entropy_rows, reduction_of
-from .linear_cross_entropy_backward import linear_rows_grad, worth_tiles
+from .linear_cross_entropy_backward import linear_rows_grad, shares_of, worth_tiles
 from .linear_cross_entropy_tiling import (
     computed,
     found_in,
@@ -107,8 +106,8 @@ def _infer(input, linear_weight, linear_bias, target, weight, *, tiles, **_):
     )
     kind = computed(input.dtype)
     return (
-        Spec(target.shape, kind), Spec(target.shape, kind),
-        *room(input, linear_weight, tiles[0]), Spec((4, tiles[0][0]), kind),
+        *[Spec(target.shape, kind)] * 3,
+        *room(input, linear_weight, tiles[0]), Spec((3, tiles[0][0]), kind),
     )  # fmt: skip
 
 
@@ -149,18 +148,18 @@ def _flops(input, linear_weight, *_, **__):
 
 
 @op(
-    name="_linear_cross_entropy", infer=_infer, aux=("lse",),
+    name="_linear_cross_entropy", infer=_infer, aux=("top", "total"),
     scratch=("work", "some_inputs", "some_weights", "sums"),
     promote=("same", ("input", "linear_weight", "linear_bias")), half="tiles", layout=ready,
     flops=_flops, samples=_samples,
 )  # fmt: skip
 def linear_rows(
-    xp, out, lse, work, some_inputs, some_weights, sums, input, linear_weight, linear_bias, target,
-    weight, *, ignore_index, label_smoothing, tiles,
+    xp, out, top, total, work, some_inputs, some_weights, sums, input, linear_weight, linear_bias,
+    target, weight, *, ignore_index, label_smoothing, tiles,
 ):  # fmt: skip
     """Cross entropy of each token's logits, ``input @ linear_weight.mT``, with its class."""
     _meet_all(
-        xp, _meet, out, lse, work, some_inputs, some_weights, sums, input, linear_weight,
+        xp, _meet, out, top, total, work, some_inputs, some_weights, sums, input, linear_weight,
         linear_bias, target, weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
         tiles=tiles,
     )  # fmt: skip
@@ -170,55 +169,52 @@ def linear_rows(
 def _(xp, *arrays, **attributes):
     from ...kernels.cpu.loss.linear_cross_entropy import meet, over_rows
 
-    def compiled(xp, tile, total, top, picked, target, first):
-        over_rows(meet, (tile, total, top, picked, target), first)
+    def compiled(xp, tile, total, top, picked, below, target, first, shares, seen):
+        shares = tile[0, :0] if shares is None else shares
+        over_rows(meet, (tile, total, top, picked, below, target), first, shares, np.float32(seen))
 
     _meet_all(xp, compiled, *arrays, **attributes)
 
 
 def _meet_all(
-    xp, meet, out, lse, work, some_inputs, some_weights, sums, input, linear_weight, linear_bias,
-    target, weight, *, ignore_index, label_smoothing, tiles,
+    xp, meet, out, top, total, work, some_inputs, some_weights, sums, input, linear_weight,
+    linear_bias, target, weight, *, ignore_index, label_smoothing, tiles,
 ):  # fmt: skip
     classes, (height, width) = linear_weight.shape[0], tiles[0]
     check_classes(xp, target, classes, ignore_index)
     for rows in layout.tiles(input.shape[0], height):
-        total = lse[rows]
-        top, picked, smooth, line = sums[:, : total.shape[0]]
-        total.fill(0)
-        top.fill(-np.inf)
-        picked.fill(0)
-        smooth.fill(0)
+        largest, powers, seen = top[rows], total[rows], 0.0
+        picked, below, low = sums[:, : powers.shape[0]]
+        largest.fill(-np.inf)
+        for a in (powers, picked, below):
+            a.fill(0)
         x = rows_of(xp, input, rows, some_inputs)
         for columns in layout.tiles(classes, width):
             w = rows_of(xp, linear_weight, columns, some_weights)
             t = logits_of(xp, work, x, w, linear_bias, columns)
-            if label_smoothing and weight is None:
-                xp.add(smooth, xp.sum(t, axis=1, out=line), out=smooth)
-            elif label_smoothing:
-                xp.matmul(t, weight[columns].astype(t.dtype), out=line)
-                xp.add(smooth, line, out=smooth)
-            meet(xp, t, total, top, picked, target[rows], columns.start)
-        top[~xp.isfinite(top)] = 0
-        xp.log(total, out=total)
-        xp.add(total, top, out=total)
+            shares = shares_of(xp, weight, columns, t) if label_smoothing else None
+            cut = powers, largest, picked, below, target[rows]
+            meet(xp, t, *cut, columns.start, shares, seen)
+            if shares is not None:
+                seen += float(shares.sum())
+        xp.log(powers, out=low)
         counts = target[rows] != ignore_index
-        xp.subtract(total, picked, out=picked)
+        xp.subtract(largest, picked, out=picked)
+        xp.add(picked, low, out=picked)
         if weight is not None:
             each = weight[xp.where(counts, target[rows], 0)].astype(picked.dtype)
             xp.multiply(picked, each, out=picked)
         if label_smoothing:
             # The mean over classes of what the loss would be for each.
-            mass = classes if weight is None else float(weight.sum(dtype=picked.dtype))
-            xp.subtract(xp.multiply(total, mass, out=line), smooth, out=smooth)
+            xp.subtract(xp.multiply(low, seen, out=low), below, out=below)
             xp.multiply(picked, 1.0 - label_smoothing, out=picked)
-            xp.multiply(smooth, label_smoothing / classes, out=smooth)
-            xp.add(picked, smooth, out=picked)
+            xp.multiply(below, label_smoothing / classes, out=below)
+            xp.add(picked, below, out=picked)
         picked[~counts] = 0  # also where logits are not finite
         xp.copyto(out[rows], picked)
 
 
-def _meet(xp, tile, total, top, picked, target, first):
+def _meet(xp, tile, total, top, picked, below, target, first, shares, seen):
     # `total` is the sum of exp(logit - top) so far; see the compiled one.
     column, inside = found_in(xp, target, slice(first, first + tile.shape[1]))
     row = xp.arange(tile.shape[0])
@@ -227,19 +223,22 @@ def _meet(xp, tile, total, top, picked, target, first):
     less = xp.where(top == largest, 0, top - largest)  # -inf - -inf would make NaN
     xp.multiply(total, xp.exp(less), out=total)
     xp.copyto(top, largest)
-    largest[~xp.isfinite(largest)] = 0
+    largest[largest == -np.inf] = 0
     xp.subtract(tile, largest[:, None], out=tile)
+    if shares is not None:
+        xp.add(below, less * seen if seen else 0, out=below)
+        xp.add(below, xp.matmul(tile, shares), out=below)
     xp.exp(tile, out=tile)
     xp.add(total, xp.sum(tile, axis=1), out=total)
 
 
 @linear_rows.vjp("input", "linear_weight", "linear_bias")
 def _(
-    g, needs, input, linear_weight, linear_bias, target, weight, lse, ignore_index,
+    g, needs, input, linear_weight, linear_bias, target, weight, top, total, ignore_index,
     label_smoothing, tiles,
 ):  # fmt: skip
     found = linear_rows_grad(
-        g, input, linear_weight, linear_bias, target, weight, lse, needs, ignore_index,
+        g, input, linear_weight, linear_bias, target, weight, top, total, needs, ignore_index,
         label_smoothing, tiles[1],
     )  # fmt: skip
     return tuple(d if need else None for d, need in zip(found, needs, strict=True))
@@ -279,7 +278,7 @@ def linear_cross_entropy(
         IndexError: A class index is out of range (on the CPU).
 
     Memory:
-        Keeps ``input``, ``linear_weight``, ``linear_bias``, ``target``, ``weight`` and one number
+        Keeps ``input``, ``linear_weight``, ``linear_bias``, ``target``, ``weight`` and two numbers
         per token. Workspace, forward and backward: 1 MiB, or 1.4 % of inputs and gradients if that
         is more, 64 MiB at most; with inputs of 16 bits, backward also sums the gradient of
         ``input`` in float32. Where the target has probabilities or ``linear_weight`` more than 2

@@ -34,12 +34,13 @@ def _grad_samples(make):
     def given(n, d, c, bias=False, weight=False):
         x, w = make(n, d), make(c, d)
         n, c = x.shape[0], w.shape[0]
-        lse = make(n, low=3.0, high=5.0)
-        lse = lse.to(float32) if lse.dtype.is_half else lse
+        top, total = make(n, low=0.5, high=1.0), make(n, low=3.0, high=5.0)
+        if total.dtype.is_half:
+            top, total = top.to(float32), total.to(float32)
         target = _classes([k * k % c for k in range(n)])
         b, s = (make(c) if bias else None), (make(c, low=0.5) if weight else None)
         tile = max(1, n // 2 + n % 2), max(1, c // 2)
-        return (make(n), x, w, b, target, s, lse), tile
+        return (make(n), x, w, b, target, s, top, total), tile
 
     base = {"needs": (True, True, False), "ignore_index": -100, "label_smoothing": 0.0}
     for shape in ((4, 3, 5), (0, 3, 5)):
@@ -54,7 +55,7 @@ def _grad_samples(make):
 
 
 def _grad_infer(
-    grad, input, linear_weight, linear_bias, target, weight, lse, *, needs, ignore_index,
+    grad, input, linear_weight, linear_bias, target, weight, top, total, *, needs, ignore_index,
     label_smoothing, tile,
 ):  # fmt: skip
     dtype, half = computed(input.dtype), input.dtype.is_half
@@ -89,13 +90,13 @@ def _grad_flops(grad, input, linear_weight, *_, needs, **__):
 )  # fmt: skip
 def linear_rows_grad(
     xp, dinput, dweight, dbias, work, some_inputs, some_weights, products, all_inputs, summed, line,
-    factors, grad, input, linear_weight, linear_bias, target, weight, lse, *, needs, ignore_index,
-    label_smoothing, tile,
+    factors, grad, input, linear_weight, linear_bias, target, weight, top, total, *, needs,
+    ignore_index, label_smoothing, tile,
 ):  # fmt: skip
     """Gradients of ``input``, ``linear_weight`` and ``linear_bias``, where needed."""
     _descend(
         xp, _slopes, dinput, dweight, dbias, work, some_inputs, some_weights, products, all_inputs,
-        summed, line, factors, grad, input, linear_weight, linear_bias, target, weight, lse,
+        summed, line, factors, grad, input, linear_weight, linear_bias, target, weight, top, total,
         needs=needs, ignore_index=ignore_index, label_smoothing=label_smoothing, tile=tile,
     )  # fmt: skip
 
@@ -104,10 +105,10 @@ def linear_rows_grad(
 def _(xp, *arrays, **attributes):
     from ...kernels.cpu.loss.linear_cross_entropy import over_rows, slopes
 
-    def compiled(xp, tile, lse, factors, target, first, shares):
+    def compiled(xp, tile, top, total, factors, target, first, shares):
         scale, hit, spread = factors
         shares = tile[0, :0] if shares is None else shares
-        over_rows(slopes, (tile, lse, scale, hit, spread, target), first, shares)
+        over_rows(slopes, (tile, top, total, scale, hit, spread, target), first, shares)
 
     _descend(xp, compiled, *arrays, **attributes)
 
@@ -119,8 +120,8 @@ def worth_tiles(input, linear_weight, *_, **__):
 
 def _descend(
     xp, slopes, dinput, dweight, dbias, work, some_inputs, some_weights, products, all_inputs,
-    summed, line, factors, grad, input, linear_weight, linear_bias, target, weight, lse, *, needs,
-    ignore_index, label_smoothing, tile,
+    summed, line, factors, grad, input, linear_weight, linear_bias, target, weight, top, total, *,
+    needs, ignore_index, label_smoothing, tile,
 ):  # fmt: skip
     tokens, classes = input.shape[0], linear_weight.shape[0]
     if tokens == 0 or classes == 0:
@@ -136,14 +137,15 @@ def _descend(
         (height, width), space, product = _space(unwritten, tokens, start, tile, work, products)
         columns = slice(start, min(start + width, classes))
         w = rows_of(xp, linear_weight, columns, some_weights)
-        shares = _shares(xp, weight, columns, work) if label_smoothing else None
+        shares = shares_of(xp, weight, columns, work) if label_smoothing else None
         if needs[1]:
             to_weight = summed[: w.size].reshape(w.shape) if half else dweight[columns]
         to_bias = line[: w.shape[0]] if half else dbias[columns] if needs[2] else None
         for rows in layout.tiles(tokens, height):
             x = rows_of(xp, input, rows, some_inputs)
             t = logits_of(xp, space, x, w, linear_bias, columns)
-            slopes(xp, t, lse[rows], factors[:, rows], target[rows], columns.start, shares)
+            cut = top[rows], total[rows], factors[:, rows], target[rows]
+            slopes(xp, t, *cut, columns.start, shares)
             if needs[0]:
                 _add(xp, to_inputs[rows], product, t, w, columns.start == 0)
             if needs[1]:
@@ -198,18 +200,18 @@ def _factors(xp, factors, grad, target, weight, classes, ignore_index, label_smo
         xp.add(scale[here], hit[here], out=scale[here])
 
 
-def _shares(xp, weight, columns, like):
-    # What smoothing takes from each column of a tile.
+def shares_of(xp, weight, columns, like):
+    """Return the weight that smoothing gives to each column of a tile."""
     if weight is None:
         return xp.ones(columns.stop - columns.start, like.dtype)
     return weight[columns].astype(like.dtype)
 
 
-def _slopes(xp, tile, lse, factors, target, first, shares):
+def _slopes(xp, tile, top, total, factors, target, first, shares):
     scale, hit, spread = factors
-    xp.subtract(tile, lse[:, None], out=tile)
+    xp.subtract(tile, top[:, None], out=tile)
     xp.exp(tile, out=tile)
-    xp.multiply(tile, scale[:, None], out=tile)
+    xp.multiply(tile, (scale / total)[:, None], out=tile)
     if shares is not None:
         for k in range(tile.shape[0]):
             xp.subtract(tile[k], spread[k] * shares, out=tile[k])

@@ -74,7 +74,7 @@ def label_margins(xp, out, gap, right, input, target):
         total = out[rows]
         total.fill(0)
         for here, _, on in _leaders(xp, gap, right, input[rows], target[rows]):
-            xp.maximum(here, 0, out=here)
+            xp.fmax(here, 0, out=here)  # a margin that is NaN is left out
             xp.add(total, xp.where(on, xp.sum(here, axis=1), 0), out=total)
         xp.divide(total, classes, out=total)
 

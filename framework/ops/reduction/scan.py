@@ -18,6 +18,7 @@ from ...kernels.common.compiled_rows import compiled_rows
 from ...kernels.common.layout import worth_compiling
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
+from ..creation.fill import zeros_like
 from ..elementwise.arithmetic import buffered, conjugate
 from ..elementwise.binary import complex_logaddexp
 from ..indexing.gather import scatter_sum
@@ -160,8 +161,7 @@ _compiled_along(recurrence, "recurrence")
 def _shifted(x, dim, reverse):
     """Shift elements by one in the direction of the recurrence; zero at the start."""
     n = x.shape[dim]
-    zero = x.narrow(dim, 0, builtins.min(1, n)) * 0
-
+    zero = zeros_like(x.narrow(dim, 0, builtins.min(1, n)))
     if reverse:
         return cat([x.narrow(dim, 1, n - 1), zero], dim) if n else x
     return cat([zero, x.narrow(dim, 0, n - 1)], dim) if n else x
@@ -357,8 +357,9 @@ def _(g, input, out, dim):
     # Sum of g[i] exp(x[k] - out[i]) over i >= k, as a recurrence whose factors are at most 1.
     before = _shifted(out, dim, True)
     n = input.shape[dim]
-    ratio = conjugate((out - before).narrow(dim, 0, n - 1).exp())
-
+    stays = (out == before).logical_and(out.isinf())  # infinity less infinity would be NaN
+    step = (out - before).masked_fill(stays, 0)
+    ratio = conjugate(step.narrow(dim, 0, n - 1).exp())
     last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
     sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)
     return sums * conjugate((input - out).exp())

@@ -230,7 +230,7 @@ def _(g, input, out, p, dim, keepdim):
         return input * (g / out.masked_fill(out == 0, inf))
     magnitude = input.abs()
     if p in (inf, -inf):
-        largest = magnitude == out
+        largest = (magnitude == out).logical_or(magnitude != magnitude)  # NaN is among them
         return input.sgn() * largest * (g / largest.sum(dim or None, True))
     if p > 1:
         zero = out == 0

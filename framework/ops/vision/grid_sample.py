@@ -76,7 +76,7 @@ def _along(xp, at, n, mode, padding, align, values=True):
     weights stay NaN, and without them, for the gradient in the image, it is outside of that.
     """
     scale = (n - 1) / 2 if align else n / 2
-    at = (at + 1) * scale if align else ((at + 1) * n - 1) / 2
+    at = (at + 1) * scale - (0.0 if align else 0.5)
     if mode == "bicubic":
         first = xp.floor(at)
         t = at - first

@@ -161,7 +161,7 @@ def _(g, input, index):
 
 def _pixels(at, n, align):
     # From [-1, 1] to positions of elements.
-    return (at + 1) * ((n - 1) / 2) if align else ((at + 1) * n - 1) / 2
+    return (at + 1) * ((n - 1) / 2) if align else (at + 1) * (n / 2) - 0.5
 
 
 def _clipped(at, n):
@@ -246,8 +246,8 @@ def _grid_taps(grid, sizes, mode, padding, align):
             place = place * n + p
             inside = inside.logical_and(i)
             weight = w if weight is None else weight * w
-        if weight is None:
-            weight = inside.to(grid.dtype)
+        if weight is None:  # a constant, but a function of the grid, whose gradient is then 0
+            weight = flat[..., 0].where(zeros_like(inside), inside.to(grid.dtype))
         else:
             # A place that is NaN or infinite has no value, though no element of the image either.
             nowhere = inside.logical_or(weight == weight)

@@ -130,3 +130,36 @@ def test_pooling_of_zeros_has_a_gradient():
     x = lt.zeros(1, 1, 4, requires_grad=True)
     (g,) = lt.autograd.grad(F.lp_pool1d(x, 2, 2).sum(), [x], create_graph=True)
     assert g.tolist() == [[[0, 0, 0, 0]]]
+
+
+@pytest.mark.parametrize("p", [INF, -INF])
+def test_infinite_norms_of_nan_have_a_gradient(p):
+    x = lt.tensor([[0.0, NAN, 2.0]], requires_grad=True)
+    (g,) = lt.autograd.grad(lt.linalg.vector_norm(x, p, 1).sum(), [x])
+    assert g.tolist() == [[0, 0, 0]]
+
+
+def test_running_sums_and_products_pass_infinity():
+    x = lt.tensor([[0.0, INF, 0.0]], requires_grad=True)
+    (g,) = lt.autograd.grad(x.logcumsumexp(1).sum(), [x])
+    assert g.tolist()[0][0] == 1
+    x = lt.tensor([[0.0, INF]], requires_grad=True)
+    (g,) = lt.autograd.grad(x.prod(1).sum(), [x], create_graph=True)
+    assert lt.autograd.grad(g.sum(), [x])[0].tolist() == [[1, 1]]
+
+
+def test_signs_of_subnormal_complex_numbers():
+    assert lt.complex(lt.tensor([0.0]), lt.tensor([-1e-45])).sgn().item() == -1j
+
+
+@pytest.mark.parametrize("side", [1, 80])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample_of_positions_far_away(side, mode):
+    image = lt.arange(1.0, 7.0).reshape(1, 1, 2, 3)
+    grid = lt.zeros(1, side, side, 2)
+    grid[..., 1] = float(np.finfo(np.float32).max)
+    grid.requires_grad_()
+    out = F.grid_sample(image, grid, mode=mode, align_corners=False)
+    assert not out.detach().any()
+    (g,) = lt.autograd.grad(out.sum(), [grid], create_graph=True)
+    assert not g.detach().any()

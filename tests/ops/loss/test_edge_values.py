@@ -60,3 +60,22 @@ def test_a_margin_that_is_just_kept_costs_nothing():
     loss = F.multi_margin_loss(x, lt.tensor([1]))
     assert loss.item() == 0
     assert lt.autograd.grad(loss, [x])[0].tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("rows", [1, 4000])
+def test_infinite_logits_and_margins_that_are_nan(rows):
+    def row(*values):
+        return lt.tensor([values] * rows)
+
+    last = lt.ones(rows, dtype=lt.int64)
+    for x, loss in (
+        (row(INF, 0.0), NAN), (row(-INF, -INF), NAN), (row(-INF, 0.0), 0.0), (row(0.0, -INF), INF)
+    ):  # fmt: skip
+        found = F.cross_entropy(x, last, reduction="none").numpy()
+        np.testing.assert_array_equal(found, np.full(rows, loss, np.float32))
+    logits = F.binary_cross_entropy_with_logits
+    found = logits(row(INF, -INF), row(0.0, 1.5), reduction="none").numpy()
+    np.testing.assert_array_equal(found, np.full((rows, 2), INF, np.float32))
+    x = row(0.0, 0.0, NAN)
+    found = F.multilabel_margin_loss(x, row(1, 1, 1), reduction="none")
+    np.testing.assert_array_equal(found.numpy(), np.full(rows, 1.0, np.float32))

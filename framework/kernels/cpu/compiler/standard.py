@@ -48,8 +48,8 @@ linalg.gemm _sgemm i8,i8 -
 loss.cross_entropy has_invalid_class i8:1C,i8,i8 -
 loss.cross_entropy picked f4:3C,f4:2C,i8:2C,f4:2C,i8 -
 loss.cross_entropy picked_grad f4:3C,f4:2C,i8:2C,f4:2C,i8 -
-loss.cross_entropy rows f4:2C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
-loss.cross_entropy rows_grad f4:2C,f4:2C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
+loss.cross_entropy rows f4:2C,f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
+loss.cross_entropy rows_grad f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
 loss.elementwise bce_logits_grad f4:1C,f4:1C,f4:1C,f4:1C contract
 loss.elementwise bce_with_logits_sums i8,i8,f8:1C,f4:1C,f4:1C -
 loss.elementwise bent_error_grad f4:1C,f4:1C,f4:1C,f4:1C,f8,f8 -

@@ -39,55 +39,63 @@ def _all(weight: Any, classes: int) -> Any:
 
 @compiled(fastmath=FUSED)
 def rows(
-    x: Any, out: Any, lse: Any, target: Any, weight: Any, ignored: int, smoothing: float
-) -> None:
-    """The loss of each row, and the logarithm of its sum of exponentials."""
+    x: Any, out: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
+    smoothing: float,
+) -> None:  # fmt: skip
+    """The loss of each row, its largest element, and the sum of exponentials beside that."""
     count, n = x.shape
     powers = np.empty(min(n, TILE), np.float32)
-    total, smooth = _all(weight, n), np.float32(smoothing / n)
+    mass, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         row = x[i]
         m = _largest(row)
-        if not np.isfinite(m):
-            m = _ZERO  # rows of -inf: subtracting that would make NaN
-        s = _ZERO
+        s, below = _ZERO, _ZERO
         for start in range(0, n, TILE):
             tile = row[start : start + TILE]
-            for j in range(tile.size):
-                powers[j] = exp32(tile[j] - m)
+            if smooth != _ZERO:  # not the sum of the elements, which may be large
+                for j in range(tile.size):
+                    powers[j] = tile[j] - m
+                if weight.size:
+                    below += _dot(weight[0, start : start + TILE], powers[: tile.size])
+                else:
+                    below += _sum(powers[: tile.size])
+                for j in range(tile.size):
+                    powers[j] = exp32(powers[j])
+            else:
+                for j in range(tile.size):
+                    powers[j] = exp32(tile[j] - m)
             s += _sum(powers[: tile.size])
-        low = np.log(s) + m
-        lse[i] = low
+        low = np.log(s)
+        top[i], total[i] = m, s
         t = target[i]
         if t == ignored:
             out[i] = _ZERO
             continue
-        loss = low - row[t]
+        loss = (m - row[t]) + low
         if weight.size:
             loss *= weight[0, t]
         if smooth != _ZERO:
-            mean = _dot(weight[0], row) if weight.size else _sum(row)
-            loss = loss * rest + (low * total - mean) * smooth
+            loss = loss * rest + (low * mass - below) * smooth
         out[i] = loss
 
 
 @compiled(fastmath=FUSED)
 def rows_grad(
-    out: Any, x: Any, grad: Any, lse: Any, target: Any, weight: Any, ignored: int,
+    out: Any, x: Any, grad: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
     smoothing: float,
 ) -> None:  # fmt: skip
     """The gradient of :func:`rows` in the logits."""
     count, n = x.shape
-    total, smooth = _all(weight, n), np.float32(smoothing / n)
+    mass, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
-        row, made, m, t = x[i], out[i], lse[i], target[i]
+        row, made, m, t = x[i], out[i], top[i], target[i]
         g = _ZERO if t == ignored else grad[i]
         hit, spread = g * rest, g * smooth
         if weight.size and t != ignored:
             hit *= weight[0, t]
-        factor = hit + spread * total
+        factor = (hit + spread * mass) / total[i]
         for j in range(n):
             made[j] = exp32(row[j] - m) * factor
         if smooth != _ZERO:
@@ -103,73 +111,71 @@ def rows_grad(
 
 @compiled(fastmath=FUSED)
 def planes(
-    x: Any, out: Any, lse: Any, target: Any, weight: Any, ignored: int, smoothing: float
-) -> None:
+    x: Any, out: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
+    smoothing: float,
+) -> None:  # fmt: skip
     """The same as :func:`rows` of each position: ``x`` is (count, classes, positions)."""
     count, n, length = x.shape
-    mean = np.zeros(TILE, np.float32)
-    total, smooth = _all(weight, n), np.float32(smoothing / n)
+    below = np.zeros(TILE, np.float32)
+    mass, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         for start in range(0, length, TILE):
-            top, loss = lse[i, start : start + TILE], out[i, start : start + TILE]
-            first = x[i, 0, start : start + TILE]
-            for j in range(top.size):
-                top[j] = first[j]
+            largest, loss = top[i, start : start + TILE], out[i, start : start + TILE]
+            sums, first = total[i, start : start + TILE], x[i, 0, start : start + TILE]
+            for j in range(largest.size):
+                largest[j], sums[j] = first[j], _ZERO
             for k in range(1, n):
                 row = x[i, k, start : start + TILE]
-                for j in range(top.size):
-                    v, m = row[j], top[j]
-                    top[j] = v if (v > m) | (v != v) else m
-            for j in range(top.size):
-                top[j] = top[j] if np.isfinite(top[j]) else _ZERO
-                loss[j] = _ZERO
+                for j in range(largest.size):
+                    v, m = row[j], largest[j]
+                    largest[j] = v if (v > m) | (v != v) else m
             for k in range(n):
                 row = x[i, k, start : start + TILE]
-                for j in range(top.size):
-                    loss[j] += exp32(row[j] - top[j])
+                for j in range(largest.size):
+                    sums[j] += exp32(row[j] - largest[j])
             if smooth != _ZERO:
-                mean[:] = _ZERO
+                below[:] = _ZERO
                 for k in range(n):
                     row = x[i, k, start : start + TILE]
                     w = weight[0, k] if weight.size else _ONE
-                    for j in range(top.size):
-                        mean[j] += row[j] * w
-            for j in range(top.size):
-                low = np.log(loss[j]) + top[j]
-                top[j] = low
+                    for j in range(largest.size):
+                        below[j] += (row[j] - largest[j]) * w
+            for j in range(largest.size):
+                low = np.log(sums[j])
                 t = target[i, start + j]
                 if t == ignored:
                     loss[j] = _ZERO
                     continue
-                v = low - x[i, t, start + j]
+                v = (largest[j] - x[i, t, start + j]) + low
                 if weight.size:
                     v *= weight[0, t]
                 if smooth != _ZERO:
-                    v = v * rest + (low * total - mean[j]) * smooth
+                    v = v * rest + (low * mass - below[j]) * smooth
                 loss[j] = v
 
 
 @compiled(fastmath=FUSED)
 def planes_grad(
-    out: Any, x: Any, grad: Any, lse: Any, target: Any, weight: Any, ignored: int,
+    out: Any, x: Any, grad: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
     smoothing: float,
 ) -> None:  # fmt: skip
     """The gradient of :func:`planes` in the logits."""
     count, n, length = x.shape
     hit, factor = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
-    total, smooth = _all(weight, n), np.float32(smoothing / n)
+    mass, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         for start in range(0, length, TILE):
-            m, above = lse[i, start : start + TILE], grad[i, start : start + TILE]
+            m, above = top[i, start : start + TILE], grad[i, start : start + TILE]
+            sums = total[i, start : start + TILE]
             for j in range(m.size):
                 t = target[i, start + j]
                 g = _ZERO if t == ignored else above[j]
                 hit[j] = g * rest
                 if weight.size and t != ignored:
                     hit[j] *= weight[0, t]
-                factor[j] = hit[j] + g * smooth * total
+                factor[j] = (hit[j] + g * smooth * mass) / sums[j]
             for k in range(n):
                 row, made = x[i, k, start : start + TILE], out[i, k, start : start + TILE]
                 for j in range(m.size):

@@ -72,11 +72,11 @@ def bent_error_grad(out: Any, grad: Any, x: Any, y: Any, bend: float, slope: flo
 
 @compiled(fastmath=FUSED)
 def bce_logits(out: Any, x: Any, target: Any) -> None:
-    """``log(1 + exp(x)) - x * target`` of float32."""
+    """``log(1 + exp(x)) - x * target`` of float32; the logarithm is added last."""
     for i in range(out.size):
         v = x[i]
-        high = _ZERO if v < _ZERO else v
-        out[i] = (log1p32(exp32(-abs(v))) + high) - v * target[i]
+        low = v if v < _ZERO else _ZERO
+        out[i] = ((_ONE - target[i]) * v - low) + log1p32(exp32(-abs(v)))
 
 
 @compiled(fastmath=FUSED)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...common.schedule import parallel_slices
-from ..attention import _largest, _sum
+from ..attention import _dot, _largest, _sum
 from ..support.jit import FUSED, compiled
 from ..support.vector_math import exp32
 
@@ -28,13 +28,19 @@ def over_rows(pass_: Any, cut: tuple[Any, ...], *whole: Any) -> None:
 
 
 @compiled(fastmath=FUSED)
-def meet(tile: Any, total: Any, top: Any, picked: Any, target: Any, first: int) -> None:
+def meet(
+    tile: Any, total: Any, top: Any, picked: Any, below: Any, target: Any, first: int,
+    weights: Any, seen: Any,
+) -> None:  # fmt: skip
     """Fold a tile into ``total``, the sum of ``exp(logit - top)`` of each row so far.
 
     ``top`` is the largest logit so far; ``picked`` becomes the logit of the class ``target``, if
-    that is one of the tile's columns, which begin with class ``first``.
+    that is one of the tile's columns, which begin with class ``first``. ``weights`` has a number
+    for each column if labels are smoothed; then ``below`` is the sum of ``(logit - top) weight`` so
+    far, and ``seen`` the sum of the weights before these. (Not of the logits, which may be large.)
     """
     rows, n = tile.shape
+    beside = np.empty(weights.size, np.float32)
     for i in range(rows):
         row = tile[i]
         here = target[i] - first
@@ -46,8 +52,14 @@ def meet(tile: Any, total: Any, top: Any, picked: Any, target: Any, first: int) 
         top[i] = m
         if before != m:  # zero where nothing was summed yet
             total[i] *= exp32(before - m)
-        if not np.isfinite(m):
-            m = _ZERO  # rows of -inf: subtracting that would make NaN
+        if weights.size and before != m and seen != _ZERO:
+            below[i] += (before - m) * seen
+        if m == -np.inf:
+            m = _ZERO  # subtracting it would make NaN
+        if weights.size:
+            for j in range(n):
+                beside[j] = row[j] - m
+            below[i] += _dot(weights, beside)
         for j in range(n):
             row[j] = exp32(row[j] - m)
         total[i] += _sum(row)
@@ -55,20 +67,24 @@ def meet(tile: Any, total: Any, top: Any, picked: Any, target: Any, first: int) 
 
 @compiled(fastmath=FUSED)
 def slopes(
-    tile: Any, lse: Any, scale: Any, hit: Any, spread: Any, target: Any, first: int, weights: Any
-) -> None:
-    """Turn logits into ``exp(tile - lse) scale - spread weights``, less ``hit`` at the target.
+    tile: Any, top: Any, total: Any, scale: Any, hit: Any, spread: Any, target: Any, first: int,
+    weights: Any,
+) -> None:  # fmt: skip
+    """Turn logits into ``p scale - spread weights``, less ``hit`` at the target.
+
+    ``p``, the softmax, is ``exp(tile - top) / total``.
 
     ``weights`` has a number for each column, or none where nothing is spread. Rows without any of
     the three factors are zero, whatever their logits.
     """
     rows, n = tile.shape
     for i in range(rows):
-        row, m, factor = tile[i], lse[i], scale[i]
+        row, m, factor = tile[i], top[i], scale[i]
         if factor == _ZERO and hit[i] == _ZERO and spread[i] == _ZERO:
             for j in range(n):
                 row[j] = _ZERO
             continue
+        factor /= total[i]
         for j in range(n):
             row[j] = exp32(row[j] - m) * factor
         if weights.size:

@@ -45,7 +45,8 @@ def margins(out: Any, wrong: Any, right: Any, x: Any, target: Any) -> Any:
         for k in range(count):
             lead = one - line[target[n, k]]
             for j in range(others):
-                total += max(lead + wrong[j], zero)
+                margin = lead + wrong[j]
+                total += margin if margin > zero else zero  # NaN is left out
         out[n] = total / line.size
     return 0
 
