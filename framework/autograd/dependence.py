@@ -40,11 +40,11 @@ class Dependence:
 
     def of(self, tensor: Tensor) -> int:
         """Return a bit for each argument that a tensor depends on."""
-        if not tensor._spec.dtype.is_differentiable:
-            return 0
         storage = tensor._storage.root
-        reference, bits = self._bits.get(id(storage), (None, 0))
-        return bits if reference is not None and reference() is storage else 0
+        noted = self._bits.get(id(storage))
+        if noted is None or noted[0]() is not storage or not tensor._spec.dtype.is_differentiable:
+            return 0
+        return noted[1]
 
     def note(self, plan: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
         """Note the results of an op."""
@@ -72,10 +72,12 @@ class Dependence:
 
     def _through(self, plan: Any, inputs: tuple[Any, ...]) -> int:
         bits = 0
+        if not plan.differentiable:
+            return 0
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor):
                 of_input = self.of(x)
-                if of_input and plan.differentiable and i not in constant_in(plan.op, len(inputs)):
+                if of_input and i not in constant_in(plan.op, len(inputs)):
                     bits |= of_input
         return bits
 

@@ -311,6 +311,9 @@ class FunctionCtx(Node):
         self, dependence: Dependence, to_save: tuple[Any, ...], known: set[int]
     ) -> None:
         # Inputs and outputs have a history; what requires grad brings its own.
+        if len(vars(self)) <= self._own and all(id(t) in known for t in to_save):
+            return
+
         def bits_of(t: Any) -> int:
             is_made = isinstance(t, Tensor) and t.layout is strided and id(t) not in known
             return dependence.of(t) if is_made and not t._requires_grad else 0
