@@ -38,6 +38,7 @@ HOMES = {
     "_tensor": "framework.tensor",
     "_tensor_str": "as_torch.private.tensor_str",
     "_utils": "as_torch.private.utils",
+    "_vmap_internals": "as_torch.private.vmap_internals",
     "_prims_common": "as_torch.private.checks",
     "accelerator.memory": "accelerator",
     "amp.autocast_mode": "amp",

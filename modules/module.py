@@ -107,7 +107,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         elif isinstance(value, Module):
             _need_init(self, name, "module")
             _forget(self, name, "_modules")
-            self.register_module(name, value)
+            own["_modules"][name] = value  # also under a method's name, which add_module refuses
         elif parameters is None:
             object.__setattr__(self, name, value)
         elif name in own["_modules"]:

@@ -30,6 +30,8 @@ from ..framework.memory.short_traceback import shorten
 from ..framework.modes import enable_grad, local, no_grad
 from ..framework.tensor import Tensor
 
+_OF_GROUPS = {"params", "param_names"}  # what is no option
+
 _everywhere: dict[str, OrderedDict[int, Any]] = {}  # hooks on the steps of all optimizers
 
 
@@ -410,6 +412,9 @@ class Optimizer:
         options = [{k: v for k, v in saved.items() if k != "params"} for saved in groups]
         with defer_interrupts():
             for group, found in zip(self.param_groups, options, strict=True):
+                # What a scheduler noted goes, unless it was saved; options of later versions stay.
+                for key in group.keys() - found.keys() - self.defaults.keys() - _OF_GROUPS:
+                    del group[key]
                 group.update(found)
             self.state.clear()
             self.state.update(loaded)
