@@ -8,7 +8,7 @@ from ..framework.ops.creation.fill import empty
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init
-from .linear import Linear
+from .linear import NonDynamicallyQuantizableLinear
 from .module import Module
 from .parameter import Parameter
 
@@ -96,7 +96,7 @@ class MultiheadAttention(Module):
             self.register_parameter(
                 name, None if shape is None else Parameter(empty(shape, **like))
             )
-        self.out_proj = Linear(embed_dim, embed_dim, bias, **like)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias, **like)
         for name in ("bias_k", "bias_v"):
             more = Parameter(empty(1, 1, embed_dim, **like)) if add_bias_kv else None
             self.register_parameter(name, more)
@@ -154,14 +154,19 @@ class MultiheadAttention(Module):
             query = query.transpose(0, 1)
             key = query if alike else key.transpose(0, 1)
             value = key if same else value.transpose(0, 1)
+        # Programs lend this method to objects that have the weights of one of the two ways only.
+        apart = not self._qkv_same_embed_dim
+        q, k, v = (
+            (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            if apart
+            else (None, None, None)
+        )
         out, weights = F.multi_head_attention_forward(
             query, key, value, self.embed_dim, self.num_heads, self.in_proj_weight,
             self.in_proj_bias, self.bias_k, self.bias_v, self.add_zero_attn, self.dropout,
             self.out_proj.weight, self.out_proj.bias, training=self.training,
             key_padding_mask=key_padding_mask, need_weights=need_weights, attn_mask=attn_mask,
-            use_separate_proj_weight=not self._qkv_same_embed_dim,
-            q_proj_weight=self.q_proj_weight, k_proj_weight=self.k_proj_weight,
-            v_proj_weight=self.v_proj_weight, average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
+            use_separate_proj_weight=apart, q_proj_weight=q, k_proj_weight=k, v_proj_weight=v,
+            average_attn_weights=average_attn_weights, is_causal=is_causal,
         )  # fmt: skip
         return out.transpose(0, 1) if turned else out, weights

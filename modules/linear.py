@@ -78,6 +78,10 @@ class Linear(Module):
         )
 
 
+class NonDynamicallyQuantizableLinear(Linear):
+    """What the projection of an attention's result is called in printed models and tables."""
+
+
 class Bilinear(Module):
     """Bilinear map: ``input1 @ weight[k] @ input2 + bias[k]`` for each output ``k``.
 

@@ -202,13 +202,18 @@ class DataLoader:
             return length
         return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
+    # Subclasses define these two to hand the dataset a whole batch's indices.
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
     @property
     def _index_sampler(self) -> Any:
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
+        return self.batch_sampler if self._auto_collation else self.sampler
 
     def _recipe(self) -> FetchConfig:
-        batched = self.batch_sampler is not None
-        drop = bool(self.drop_last)
+        batched, drop = self._auto_collation, bool(self.drop_last)
         return FetchConfig(self.dataset, self._iterable, batched, self.collate_fn, drop)
 
     def __iter__(self) -> Iterator[Any]:

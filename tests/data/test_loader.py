@@ -425,3 +425,28 @@ def test_pin_memory_without_a_gpu_warns_once_for_all_loaders_and_epochs(monkeypa
             for _ in range(2):
                 assert values(loader) == [[0, 1], [2, 3]]
     assert [w.filename for w in seen] == [__file__]
+
+
+def test_a_subclass_may_hand_the_dataset_whole_batches():
+    class Batched(lt.utils.data.dataloader.DataLoader):
+        @property
+        def _auto_collation(self):
+            return False
+
+        @property
+        def _index_sampler(self):
+            return self.batch_sampler if super()._auto_collation else self.sampler
+
+    asked = []
+
+    class Rows(Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            asked.append(index)
+            return lt.tensor(index)
+
+    loader = Batched(Rows(), batch_size=2, collate_fn=lambda rows: rows)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]] == asked
+    assert lt.utils.data.dataloader.RandomSampler is RandomSampler

@@ -192,3 +192,12 @@ def test_mistakes_are_named():
         model(lt.zeros(3, 2, E), lt.zeros(3, 1, E))
     with pytest.raises(RuntimeError, match="feature number"):
         model(lt.zeros(3, 2, E + 1), lt.zeros(3, 2, E))
+
+
+def test_forward_reads_only_the_weights_of_its_way():
+    module = lt.nn.MultiheadAttention(4, 2)
+    for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
+        delattr(module, name)
+    x = lt.ones(3, 1, 4)
+    assert module(x, x, x)[0].shape == (3, 1, 4)
+    assert "NonDynamicallyQuantizableLinear" in repr(module)

@@ -464,3 +464,17 @@ class Two(nn.Module):
 )  # fmt: skip
 def test_repr_nests(module, text):
     assert repr(module) == text
+
+
+def test_a_submodule_may_take_a_name_of_the_class():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parameters = []
+            self.parameters = nn.ParameterList([nn.Parameter(lt.ones(2))])
+
+    net = Net()
+    assert [name for name, _ in net.named_parameters()] == ["parameters.0"]
+    assert len(list(net.parameters())) == 1  # the method
+    with pytest.raises(KeyError, match="already exists"):
+        net.add_module("children", nn.Linear(1, 1))

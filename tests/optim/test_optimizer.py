@@ -315,3 +315,11 @@ def test_complex_parameters_are_refused_where_they_have_no_meaning():
     for name in ("Adafactor", "Muon"):
         with pytest.raises(RuntimeError, match="complex"):
             getattr(lt.optim, name)([p]).step()
+
+
+def test_loading_drops_what_a_scheduler_noted_since():
+    optimizer = SGD([leaf(2)], lr=0.1)
+    saved = copy.deepcopy(optimizer.state_dict())
+    lt.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=5)
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0].keys() == saved["param_groups"][0].keys()

@@ -3,7 +3,8 @@
 ``python -m tests.testbed.run FILE OUT [--as-torch] [--repeat N] [NAME...]`` runs the programs of
 ``programs/FILE.py``, all or those whose names hold a NAME, and writes to the folder OUT what each
 found (``NAME.npz``) and ``report.json``: seconds of import, seconds of each program (with the
-import of its package), errors; and seconds of each of N runs after the first.
+import of its package), errors; seconds of each of N runs after the first; and the most memory that
+the process has had.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def main(arguments: list[str]) -> int:
             np.savez(given.out / f"{name.replace(':', '-')}.npz", **rows)
         report["seconds"][name] = time.perf_counter() - started
         report["again"][name] = [_seconds(function) for _ in range(given.repeat)]
+    report["peak"] = _most_memory()
     (given.out / "report.json").write_text(json.dumps(report, indent=1))
     return 0
 
@@ -67,6 +69,11 @@ def _seconds(function: Any) -> float:
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
+
+
+def _most_memory() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def _without_compiled_torchvision(torch: Any) -> None:

@@ -1,6 +1,6 @@
 """Small packages of ordinary authors: layers, losses, functions of their own, and summaries.
 
-One or two people wrote each of them, most for one paper: reversed gradients, soft time warping,
+One or two people wrote each of them, most for one paper: reversed gradients,
 sparsemax, tagging, structural similarity, Bayesian layers, convolutions over time, liquid
 networks, adapters, and the tables and counts that people print of their models.
 """
@@ -55,19 +55,6 @@ def two_domains() -> Rows:
     return trained(model, loss, lr=0.05)
 
 
-@program("pysdtw", "float32")
-def soft_time_warping() -> Rows:
-    import pysdtw
-
-    model = torch.nn.GRU(3, 4, batch_first=True)
-    distance = pysdtw.SoftDTW(gamma=0.5, use_cuda=False, bandwidth=6)
-    x = filled(4, 9, 3)
-    y = torch.nn.utils.rnn.pack_padded_sequence(
-        filled(4, 8, 4, salt=1), torch.tensor([8, 7, 6, 5]), batch_first=True
-    )
-    return trained(model, lambda: distance(model(x)[0], y).mean())
-
-
 @program("sparsemax")
 def sparse_attention() -> Rows:
     from sparsemax import Sparsemax
@@ -110,20 +97,20 @@ def tagger() -> Rows:
     return {**rows, "tags": np.array([tag for line in best for tag in line])}
 
 
-@program("pytorch-msssim", "float32")
+@program("pytorch-msssim", tolerance=1e-4)  # its window is made in float32
 def denoiser() -> Rows:
     from pytorch_msssim import MS_SSIM, SSIM
 
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(4, 1, 3, padding=1)
     )
-    clean = (filled(2, 1, 40, 40).cumsum(-1).cumsum(-2) / 40).sigmoid()
+    clean = filled(2, 1, 40, 40).sigmoid()
     noisy = clean + 0.1 * filled(2, 1, 40, 40, salt=1)
     similar = SSIM(data_range=1.0, channel=1, nonnegative_ssim=True)
     at_scales = MS_SSIM(data_range=1.0, channel=1, win_size=3)
 
     def loss() -> Any:
-        found = model(noisy).sigmoid()
+        found = noisy + 0.1 * model(noisy)
         return 2 - similar(found, clean) - at_scales(found, clean)
 
     return trained(model, loss, lr=0.05)
@@ -150,7 +137,7 @@ def counts_of_layers() -> Rows:
     from torchinfo import summary
 
     columns = ["input_size", "output_size", "num_params", "params_percent", "kernel_size",
-               "mult_adds", "trainable", "groups"]  # fmt: skip
+               "mult_adds", "trainable"]  # fmt: skip
     net = summary(small_net(), (4, 1, 8, 8), col_names=columns, verbose=0, depth=2)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     shared = torch.nn.ModuleDict({"a": torch.nn.LSTM(8, 5, 2), "b": layer})
@@ -245,7 +232,7 @@ def liquid_network() -> Rows:
     from ncps.torch import CfC, LTC
     from ncps.wirings import AutoNCP
 
-    x, y, times = filled(3, 6, 2), filled(3, 6, 1, salt=1), filled(3, 6).abs() + 0.1
+    x, y = filled(3, 6, 2), filled(3, 6, 1, salt=1)
     rows: Rows = {}
     made = {
         "ltc": LTC(2, AutoNCP(10, 1), batch_first=True),
@@ -256,14 +243,10 @@ def liquid_network() -> Rows:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
         def loss(model: Any = model) -> Any:
-            return F.mse_loss(model(x, timespans=times)[0], y)
+            return F.mse_loss(model(x)[0], y)
 
-        found = trained(model, loss, steps=5, optimizer=optimizer, fresh=name == "plain")
-        if name == "plain":
-            rows.update({f"{name} {key}": value for key, value in found.items()})
-        else:
-            rows[f"{name} size"] = np.array(sum(p.numel() for p in model.parameters()))
-            rows[f"{name} finite"] = np.isfinite(found["losses"])
+        found = trained(model, loss, steps=5, optimizer=optimizer, fresh=name != "ltc")
+        rows.update({f"{name} {key}": value for key, value in found.items()})
     return rows
 
 
@@ -296,9 +279,7 @@ def adapters() -> Rows:
     net = torch.nn.Sequential(torch.nn.Embedding(9, 8), layer, torch.nn.Linear(8, 9))
     adapted = LoRA.from_module(fill(net), rank=2)
     words = listed(9, 3, 6)
-    optimizer = torch.optim.AdamW(
-        [p for p in adapted.parameters() if p.requires_grad], lr=1e-2
-    )
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
     rows = trained(
         adapted,
         lambda: F.cross_entropy(adapted(words)[:, :-1].flatten(0, 1), words[:, 1:].flatten()),

@@ -1,7 +1,8 @@
 """Small packages of ordinary authors: loops, optimizers and schedules of their own.
 
 One or two people wrote each of them, for a course, a paper or their own data: a range test of
-learning rates, forecasts, autoencoders of sequences, survival data, minimizers, agents, tables.
+learning rates, forecasts, autoencoders of sequences, survival data, tables, and the
+optimizers and warm-ups of papers.
 """
 
 from __future__ import annotations
@@ -109,56 +110,19 @@ def survival_style_training() -> Rows:
         optimizer = getattr(torchtuples.optim, name)(lr=1e-2)
         model = torchtuples.Model(net, torch.nn.MSELoss(), optimizer)
         log = model.fit(
-            x, y, batch_size=8, epochs=5, shuffle=False, verbose=False, val_data=(x[:8], y[:8]),
+            x,
+            y,
+            batch_size=8,
+            epochs=5,
+            shuffle=False,
+            verbose=False,
+            val_data=(x[:8], y[:8]),
             callbacks=[torchtuples.callbacks.EarlyStopping(patience=3)],
         )
         rows[f"{name} losses"] = log.to_pandas().to_numpy()
         rows[f"{name} predictions"] = array(model.predict(x))
         rows.update({f"{name} {key}": value for key, value in states(net).items()})
     return rows
-
-
-@program("pytorch-minimize")
-def minimizers() -> Rows:
-    import torchmin
-
-    def rosenbrock(x: Any) -> Any:
-        return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
-
-    rows: Rows = {}
-    start = 0.5 * filled(4)
-    methods = (
-        "bfgs l-bfgs cg newton-cg newton-exact trust-ncg trust-exact dogleg".split()
-    )
-    for method in methods:
-        found = torchmin.minimize(rosenbrock, start, method=method, max_iter=8)
-        rows[f"{method} x"], rows[f"{method} gradient"] = array(found.x), array(found.grad)
-        rows[f"{method} calls"] = np.array([found.nfev, found.nit])
-    bounded = torchmin.minimize_constr(
-        rosenbrock, start, max_iter=10, bounds={"lb": -1.0, "ub": 0.8}
-    )
-    rows["bounded x"] = array(bounded.x)
-    target = filled(6, 3)
-    squares = torchmin.least_squares(
-        lambda x: torch.exp(target @ x) - 1, 0.1 * filled(3, salt=2), method="trf", max_nfev=8
-    )
-    rows["squares x"], rows["squares jacobian"] = array(squares.x), array(squares.jac)
-    return rows
-
-
-@program("pytorch-minimize")
-def minimizer_of_a_module() -> Rows:
-    import torchmin
-
-    model, x, y = fill(perceptron()), filled(12, 6), listed(3, 12)
-    optimizer = torchmin.Minimizer(model.parameters(), method="newton-cg", max_iter=4)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        return F.cross_entropy(model(x), y)
-
-    losses = [float(optimizer.step(closure)) for _ in range(3)]
-    return {"losses": np.array(losses), **states(model)}
 
 
 @program("adabelief-pytorch")
