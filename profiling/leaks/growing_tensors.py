@@ -29,7 +29,7 @@ import numpy as np
 from ...framework.attribution.frames import user_line
 from ...framework.devices import live_backends
 from ...framework.memory.events import attach, detach
-from ...framework.memory.ledger import OPTIMIZER
+from ...framework.memory.ledger import OPTIMIZER, SAVED
 from ...framework.storage import LedgerEntry
 from ...framework.tensor import Tensor
 from .containers import dropped_root, grouped
@@ -130,6 +130,7 @@ class GrowingTensors:
         self._met: dict[int, tuple[weakref.ref[Any], int]] = {}  # id of a storage -> it, its step
         self.base = self._live = self._next = self._fruitless = 0
         self._lines = _AllocationLines()
+        self._unseen = 0  # bytes that neither tensors nor graphs held at the last look
         self._looks: list[int] = []  # steps
         self._untracked: list[Any] = []  # containers of arrays, while one looks
 
@@ -189,21 +190,34 @@ class GrowingTensors:
         values: dict[int, Any] = {}
         sizes: dict[int, int] = {}
         storages: dict[int, Any] = {}
+
+        def meet(found: Iterator[Any] | list[Any]) -> None:
+            for value in found:
+                storage = _storage_of(value)
+                if storage is None or storage.ledger is None:
+                    continue
+                key = id(storage)
+                storages[key] = storage
+                if not issubclass(type(value), Tensor) or value._node is None:
+                    # The least of several: a view's base lives for the view's sake.
+                    size = _own_bytes(value)
+                    if size < sizes.get(key, size + 1):
+                        values[key], sizes[key] = value, size
+
         objects = gc.get_objects()
-        arrays, self._untracked = _arrays(objects)
-        for value in [*_tensors(objects), *arrays]:
-            storage = _storage_of(value)
-            if storage is None or storage.ledger is None:
-                continue
-            storages[id(storage)] = storage
-            if not issubclass(type(value), Tensor) or value._node is None:
-                # The least of several: a view's base lives for the view's sake.
-                size, key = _own_bytes(value), id(storage)
-                if size < sizes.get(key, size + 1):
-                    values[key], sizes[key] = value, size
+        meet(_tensors(objects))
+        # Arrays take longer to find: only if more is alive that neither tensors nor graphs hold.
+        seen = sum(int(s.nbytes) for s in storages.values() if s.role != SAVED)
+        ledgers = [be.ledger for be in live_backends()]
+        unseen = sum(ledger.live - ledger.roles[SAVED] for ledger in ledgers) - seen
+        if unseen > self._unseen and self._met:
+            arrays, self._untracked = _arrays(objects)
+            meet(arrays)
+        self._unseen = unseen
         objects.clear()
         self._looks.append(step)
-        before, self._met = self._met, {}
+        before = self._met
+        self._met = {key: one for key, one in before.items() if one[0]() is not None}
         for key, storage in storages.items():
             made = before.get(key)
             again = made is not None and made[0]() is storage
@@ -211,7 +225,9 @@ class GrowingTensors:
         return [
             _Kept(storages[key], value, self._met[key][1])
             for key, value in values.items()
-            if storages[key].role != OPTIMIZER and storages[key].nbytes > NUMBER
+            if storages[key].role != OPTIMIZER
+            and storages[key].nbytes > NUMBER
+            and not storages[key].pins  # else it is the graph's, which is told of
         ]
 
     def _containers(
