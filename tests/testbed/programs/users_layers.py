@@ -160,8 +160,8 @@ def operations() -> Rows:
         "lstm": thop.profile(torch.nn.LSTM(4, 6, 2), (filled(5, 2, 4),), verbose=False),
         "upsample": thop.profile(
             torch.nn.Sequential(
-                torch.nn.ConvTranspose2d(1, 2, 3), torch.nn.PReLU(), torch.nn.Upsample(scale_factor=2),
-                torch.nn.AdaptiveAvgPool2d(3), torch.nn.Softmax(1),
+                torch.nn.ConvTranspose2d(1, 2, 3), torch.nn.PReLU(),
+                torch.nn.Upsample(scale_factor=2), torch.nn.AdaptiveAvgPool2d(3), torch.nn.Softmax(1),
             ),
             (filled(2, 1, 8, 8),),
             verbose=False,
@@ -229,7 +229,7 @@ def convolutions_over_time() -> Rows:
 
 @program("ncps", "float32")
 def liquid_network() -> Rows:
-    from ncps.torch import CfC, LTC
+    from ncps.torch import LTC, CfC
     from ncps.wirings import AutoNCP
 
     x, y = filled(3, 6, 2), filled(3, 6, 1, salt=1)

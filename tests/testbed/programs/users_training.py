@@ -80,9 +80,9 @@ def forecasts() -> Rows:
 @program("sequitur", "float32")
 def autoencoder_of_sequences() -> Rows:
     from sequitur import quick_train
-    from sequitur.models import LSTM_AE as PackageLSTM  # noqa: N811
+    from sequitur.models import LSTM_AE as PackageLSTM
 
-    class LSTM_AE(PackageLSTM):  # noqa: N801
+    class LSTM_AE(PackageLSTM):
         """The package's model, whose name its loop reads, with weights that are alike."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
