@@ -428,7 +428,7 @@ def test_pin_memory_without_a_gpu_warns_once_for_all_loaders_and_epochs(monkeypa
 
 
 def test_a_subclass_may_hand_the_dataset_whole_batches():
-    class Batched(lt.utils.data.dataloader.DataLoader):
+    class Batched(DataLoader):
         @property
         def _auto_collation(self):
             return False
@@ -449,4 +449,5 @@ def test_a_subclass_may_hand_the_dataset_whole_batches():
 
     loader = Batched(Rows(), batch_size=2, collate_fn=lambda rows: rows)
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]] == asked
-    assert lt.utils.data.dataloader.RandomSampler is RandomSampler
+    other = importlib.import_module("lowtide.utils.data.dataloader")
+    assert other.RandomSampler is RandomSampler
