@@ -164,7 +164,7 @@ def test_a_leak_of_nodes_alone_is_reported_and_so_is_what_kernels_took(script):
     assert "`kept[0]`, global of __main__" in short.stdout
     assert short.stdout.rstrip() in full.stdout  # the verdict comes first
     assert len(short.stdout.splitlines()) <= 14 < 40 < len(full.stdout.splitlines())
-    assert f"{line}" not in short.stdout
+    assert f"leak.py:{line}" not in short.stdout
     assert "optimizer.step()" in full.stdout  # the text of a line stands beside it
 
 

@@ -122,6 +122,15 @@ def _(g, input, divisor):
     return expand_loss_gradient(g, input, divisor) * ((1 - input).log() - input.log())
 
 
+def _check_probabilities(name, values):
+    least, most = values.aminmax()  # NaN if one is
+    if not (least >= 0 and most <= 1):
+        raise RuntimeError(
+            f"binary_cross_entropy: all elements of {name} should be between 0 and 1; got "
+            f"{float(least)} to {float(most)}. For logits, call binary_cross_entropy_with_logits."
+        )
+
+
 @function(public=False, autocast={"cpu": "float32", "cuda": "refuse"})
 def binary_cross_entropy(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean"
@@ -148,14 +157,8 @@ def binary_cross_entropy(
         )
     if input.device.type == "cpu" and input.numel():
         with no_grad():
-            for name, values in (("input", input), ("target", target)):
-                least, most = values.aminmax()  # NaN if one is
-                if not (least >= 0 and most <= 1):
-                    raise RuntimeError(
-                        f"binary_cross_entropy: all elements of {name} should be between 0 and 1; "
-                        f"got {float(least)} to {float(most)}. For logits, call "
-                        "binary_cross_entropy_with_logits."
-                    )
+            _check_probabilities("input", input)
+            _check_probabilities("target", target)
     if weight is None:
         return reduce_loss_fused(bce, bce_total, how, input, target)
     return reduce_loss(bce(input, target) * weight, how)

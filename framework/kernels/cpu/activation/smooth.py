@@ -251,10 +251,11 @@ def mish(out: Any, x: Any) -> None:
 
 @inlined
 def _mish_slope(v: Any) -> Any:
-    e = exp32(_FAR if v > _FAR else v)
+    near = _FAR if v > _FAR else v  # in both: infinity times what is left far out is no number
+    e = exp32(near)
     n = e * (e + _TWO)
     d = _ONE / (n + _TWO)
-    return n * d + v * (_FOUR * e * (e + _ONE) * d * d)
+    return n * d + near * (_FOUR * e * (e + _ONE) * d * d)
 
 
 @compiled(fastmath=FUSED)
