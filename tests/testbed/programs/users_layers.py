@@ -161,7 +161,8 @@ def operations() -> Rows:
         "upsample": thop.profile(
             torch.nn.Sequential(
                 torch.nn.ConvTranspose2d(1, 2, 3), torch.nn.PReLU(),
-                torch.nn.Upsample(scale_factor=2), torch.nn.AdaptiveAvgPool2d(3), torch.nn.Softmax(1),
+                torch.nn.Upsample(scale_factor=2), torch.nn.AdaptiveAvgPool2d(3),
+                torch.nn.Softmax(1),
             ),
             (filled(2, 1, 8, 8),),
             verbose=False,
