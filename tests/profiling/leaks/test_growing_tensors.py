@@ -169,8 +169,6 @@ def check(kept: str, where: str, ends: str) -> None:
 QUICK = [
     ("detached", "list", "optimizer"),
     ("array", "dict", "evaluation"),
-    ("part", "module attribute", "backward"),
-    ("pair", "attribute", "manual"),
 ]
 
 
