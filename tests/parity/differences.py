@@ -7,10 +7,6 @@ FRACTIONS = (
     "PyTorch cuts beta and alpha of integer tensors to 0 in silence; lowtide refuses fractions, as "
     "PyTorch's own addmm does."
 )
-BYTES = (
-    "PyTorch mixes bytes in fixed point, with a last bit that depends on its kernel; lowtide "
-    "refuses and asks for .float()."
-)
 BESSEL = "PyTorch is off by some 1e-7; lowtide's values equal mpmath's to 1e-15."
 NORM = "PyTorch's second gradient of a norm at 0 is NaN; lowtide's is 0, as the first one."
 
@@ -46,9 +42,6 @@ OTHER_DTYPES = {
         "addmv": FRACTIONS,
         "addbmm": FRACTIONS,
         "baddbmm": FRACTIONS,
-        "nn.functional.interpolate/bilinear": BYTES,
-        "nn.functional.interpolate/bicubic": BYTES,
-        "nn.functional.upsample_bilinear": BYTES,
         "chalf": "There is no complex32.",
     },
     "int64": {

@@ -186,7 +186,7 @@ def heaviside(xp, out, mask, input, values):
     """Heaviside step function: 0 below zero and at NaN, 1 above, ``values`` at zero."""
     xp.not_equal(input, input, out=mask)
     xp.heaviside(input, values, out=out, casting="unsafe")
-    xp.copyto(out, 0, where=mask)
+    xp.copyto(out, 0, where=mask, casting="unsafe")
 
 
 @heaviside.vjp("input")
