@@ -346,7 +346,7 @@ def _storage_of(value: Any) -> Any:
 
 def _own_bytes(value: Any) -> int:
     if issubclass(type(value), Tensor):
-        return int(value.numel() * value.element_size())
+        return int(value._spec.nbytes)  # a subclass may have a numel of its own
     return int(value.nbytes)
 
 

@@ -64,13 +64,15 @@ class _ByDtype(type):
         return isinstance(x, Tensor) and x.dtype is cls.dtype and x.device.type == "cpu"
 
 
+# What PyTorch's old classes of tensors and storages are called by.
+LEGACY_NAMES = {
+    "Float": dtypes.float32, "Double": dtypes.float64, "Half": dtypes.float16,
+    "BFloat16": dtypes.bfloat16, "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16,
+    "Char": dtypes.int8, "Byte": dtypes.uint8, "Bool": dtypes.bool_,
+    "ComplexFloat": dtypes.complex64, "ComplexDouble": dtypes.complex128,
+}  # fmt: skip
 LEGACY_TYPES: dict[str, Any] = {}
-for _name, _dtype in (
-    ("Float", "float32"), ("Double", "float64"), ("Half", "float16"), ("BFloat16", "bfloat16"),
-    ("Long", "int64"), ("Int", "int32"), ("Short", "int16"), ("Char", "int8"), ("Byte", "uint8"),
-    ("Bool", "bool_"), ("ComplexFloat", "complex64"), ("ComplexDouble", "complex128"),
-):  # fmt: skip
-    _of = getattr(dtypes, _dtype)
+for _name, _of in LEGACY_NAMES.items():
     LEGACY_TYPES[f"{_name}Tensor"] = _ByDtype(
         f"{_name}Tensor",
         (),

@@ -9,6 +9,7 @@ from ...device import device
 from ...dtypes import dtype as dtype_class
 from ..registry import public
 from .factory import dtype_of
+from .legacy_types import LEGACY_NAMES
 from .storages import StorageHandle, UntypedStorage, elements
 
 
@@ -126,12 +127,7 @@ class _OfDtype(type):
 
 
 LEGACY_STORAGES: dict[str, Any] = {}
-for _name, _dtype in (
-    ("Float", "float32"), ("Double", "float64"), ("Half", "float16"), ("BFloat16", "bfloat16"),
-    ("Long", "int64"), ("Int", "int32"), ("Short", "int16"), ("Char", "int8"), ("Byte", "uint8"),
-    ("Bool", "bool_"), ("ComplexFloat", "complex64"), ("ComplexDouble", "complex128"),
-):  # fmt: skip
-    _of = getattr(dtypes, _dtype)
+for _name, _of in LEGACY_NAMES.items():
     LEGACY_STORAGES[f"{_name}Storage"] = public(
         _OfDtype(
             f"{_name}Storage",
