@@ -200,7 +200,7 @@ def _number(kept: list[Any], value: Any, k: int) -> None:
 
 def _bounded(kept: list[Any], value: Any, k: int) -> None:
     if not kept:
-        kept.append(deque(maxlen=4))
+        kept.append(deque(maxlen=100))  # still filling when the loop ends
     kept[0].append(value)
 
 
