@@ -112,9 +112,11 @@ class detect_retained(WholeContext):
             # are explained, other containers may hold graphs by now.
             self._explained.clear()
             self._rest = 0
-            self._look_around(only_new=self._looked == self._ends)
-            self._tensors.stop()
-        self._generations.stop()
+            try:
+                self._look_around(only_new=self._looked == self._ends)
+            finally:
+                self._tensors.stop()
+                self._generations.stop()
         self._old.clear()
         self._optimizers.clear()
         self._tell()

@@ -18,9 +18,11 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
+from lowtide.framework.attribution import scopes
 from lowtide.framework.devices import backend
 from lowtide.nn import functional as F
 from lowtide.profiling import Finding, MemoryProfiler, detect_retained
+from lowtide.profiling.leaks.growing_tensors import GrowingTensors
 from tests.profiling.leaks.loops import only, place
 
 WIDTH, OUT, BATCH, STEPS = 6, 5, 16, 6
@@ -363,3 +365,24 @@ def test_a_finding_of_an_older_file_is_one_of_a_graph() -> None:
     fields = dict.fromkeys(Finding.__dataclass_fields__, 0)
     del fields["graph"]
     assert Finding(**fields).graph  # type: ignore[arg-type]
+
+
+def test_a_look_that_fails_leaves_nobody_listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Any, *_: Any) -> Any:
+        raise MemoryError
+
+    ledger, kept = backend(lt.device("cpu")).ledger, []
+    before = ledger.observers
+
+    def watched() -> None:
+        with detect_retained() as watch:
+            for _ in range(3):
+                kept.append(lt.ones(100))
+                watch.step()
+            assert ledger.observers != before  # it notes lines
+            monkeypatch.setattr(GrowingTensors, "look", fails)
+
+    with pytest.raises(MemoryError):
+        watched()
+    assert ledger.observers == before
+    assert not scopes.listening()
