@@ -65,7 +65,7 @@ class _ByDtype(type):
 
 
 # What PyTorch's old classes of tensors and storages are called by.
-LEGACY_NAMES = {
+LEGACY_NAMES: dict[str, dtypes.dtype] = {
     "Float": dtypes.float32, "Double": dtypes.float64, "Half": dtypes.float16,
     "BFloat16": dtypes.bfloat16, "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16,
     "Char": dtypes.int8, "Byte": dtypes.uint8, "Bool": dtypes.bool_,
