@@ -17,7 +17,7 @@ _BETWEEN = ("CACHE", "NOP", "PRECALL", "TO_BOOL", "COPY")
 
 
 @functools.lru_cache(maxsize=1024)
-def past_raising(code: types.CodeType, at: int, guess: bool) -> bool:
+def past_raising(code: types.CodeType, at: int, guess: bool | None) -> bool | None:
     """Return the truth value of a condition for which the program does not raise.
 
     Args:

@@ -122,6 +122,33 @@ def test_a_program_that_checks_is_one_that_passes(big):
     assert seen(lambda: names["checks"](big())) == 2
 
 
+PROBABILITIES = [
+    lambda y: y,
+    lambda y: y.sigmoid(),
+    lambda y: y.clamp(0, 1)[::3],
+    lambda y: y.double(),
+]
+CHECKED = {
+    "binary_cross_entropy": lambda y: F.binary_cross_entropy(y, y.detach()),
+    "BCELoss": lambda y: nn.BCELoss(reduction="none")(y, y.detach()),
+    "gaussian_nll_loss": lambda y: F.gaussian_nll_loss(y, y, y.detach()),
+    "quantile": lambda y: y[:20, :20].quantile(y[3].detach(), dim=0),
+    "Binomial": lambda y: lt.distributions.Binomial(5 * lt.ones_like(y), y).sample(),
+    "Normal": lambda y: lt.distributions.Normal(y, y + 1).log_prob(y),
+    "lu_factor": lambda y: lt.linalg.lu_factor(y[:20, :20]),
+    "coo": lambda y: lt.sparse_coo_tensor((y[:2] > 2).long(), y[2], (3, 3)).to_dense(),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("make", range(len(PROBABILITIES)))
+def test_our_own_checks_of_values_are_passed(big, name, make):
+    def step():
+        CHECKED[name](PROBABILITIES[make](big()))
+
+    assert estimate(step).peak_bytes > 0
+
+
 def test_a_loop_that_waits_ends(big):
     def until():
         return next(k for k in itertools.count(1) if (big()[:2] > 0).all())
