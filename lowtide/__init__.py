@@ -91,7 +91,8 @@ from lowtide.framework.amp.autocast import set_autocast_cache_enabled as set_aut
 from lowtide.framework.amp.autocast import set_autocast_dtype as set_autocast_dtype
 from lowtide.framework.amp.autocast import set_autocast_enabled as set_autocast_enabled
 
-# Activation checkpointing
+# Activation checkpointing, and budgets of bytes
+from lowtide.framework.checkpointing.budget import memory_budget as memory_budget
 from lowtide.framework.checkpointing.regions import checkpoint as checkpoint
 
 # Errors

@@ -57,6 +57,7 @@ class BackwardPass:
         self.replayed: list[Any] = []  # weak references to contents made again in this pass
         # ids of contents it will ask for (``autograd/remat/replay.py``)
         self.reads: set[int] | None = None
+        self.node: Any = None  # that runs
         edges = [edge_to(r) for r in roots]
         nodes = self._count(edges)
         if inputs is not None:
@@ -153,7 +154,7 @@ class BackwardPass:
         watched = local.state.anomaly or listening()
         wanted = None
         while heap:
-            node = heappop(heap)[1]
+            node = self.node = heappop(heap)[1]
             grads = pending.pop(node)
             extra = node.extra
             if extra is not None:

@@ -250,10 +250,12 @@ def _run(
     interrupts.listen()
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
-    recorder, state.recorder = state.recorder, None
-    state.notes_results = state.inference or state.dependence is not None
-    if recorder is not None and state.saver is recorder:
-        state.saver = None
+    recorder = state.recorder
+    if recorder is None or not (create and recorder.records_backward):
+        state.recorder = None
+        state.notes_results = state.inference or state.dependence is not None
+        if recorder is not None and state.saver is recorder:
+            state.saver = None
     phase, site = state.phase, state.site
     state.phase, state.site = "backward", None
     state.autocast = None  # rules compute in the types of the forward
@@ -277,5 +279,7 @@ def _run(
         if done is not running:
             for reference in done.replayed:
                 content = reference()
-                if content is not None:
+                if content is not None and not content.kept:
                     content.drop()
+            if recorder is not None:
+                recorder.pass_ended()

@@ -168,7 +168,7 @@ def set_memory_limit(limit: int | float | str | None, device: Any = None) -> int
     be, old = _backend(device), get_memory_limit(device)
     if hasattr(be, "limit_to_machine") and be.xp is not None:
         be.limit_to_machine(not unbounded)
-    be.ledger.limit = most
+    be.ledger.own_limit = most
     return old
 
 
@@ -178,8 +178,8 @@ def get_memory_limit(device: Any = None) -> int | float | None:
     ``math.inf`` if that was lifted too.
     """
     be = _backend(device)
-    if be.ledger.limit != NO_LIMIT:
-        return int(be.ledger.limit)
+    if be.ledger.own_limit != NO_LIMIT:
+        return int(be.ledger.own_limit)
     lifted = hasattr(be, "limit_to_machine") and be.xp is not None and be.machine_bytes is None
     return math.inf if lifted else None
 

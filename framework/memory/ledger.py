@@ -41,7 +41,9 @@ class Ledger:
         roles: The same bytes by role, in the order of ``ROLES``; their sum is ``live``.
         peak: The highest ``live`` since the last reset.
         peak_roles: ``roles`` at that moment.
-        limit: Bytes that ``live`` must not pass.
+        limit: Bytes that ``live`` must not pass: the least of what was set and of the budgets.
+        budgets: The budgets that are open: each has ``limit`` (bytes), ``where`` (the line that
+            opened it) and ``make_room(ledger, nbytes) -> bool``.
         allocations: Storages ever made.
         observers: Called with what is booked while a profiler listens, see ``events.py``.
         name: Of the device.
@@ -51,7 +53,9 @@ class Ledger:
 
     __slots__ = (
         "allocations",
+        "_own_limit",
         "base",
+        "budgets",
         "device",
         "limit",
         "live",
@@ -72,7 +76,8 @@ class Ledger:
         self.roles = [0] * len(ROLES)
         self.peak = 0
         self.peak_roles = list(self.roles)
-        self.limit = NO_LIMIT
+        self.limit = self._own_limit = NO_LIMIT
+        self.budgets: tuple[Any, ...] = ()
         self.allocations = 0
         self.observers: tuple[Observer, ...] = ()
 
@@ -103,8 +108,33 @@ class Ledger:
         self.peak = self.live
         self.peak_roles = self.roles[:]
 
+    @property
+    def own_limit(self) -> int:
+        """The limit without that of the budgets."""
+        return self._own_limit
+
+    @own_limit.setter
+    def own_limit(self, nbytes: int) -> None:
+        self._own_limit = nbytes
+        self.limit = min([nbytes, *[budget.limit for budget in self.budgets]])
+
+    def set_budgets(self, budgets: tuple[Any, ...]) -> None:
+        """Replace the budgets that are open."""
+        limit = min([self._own_limit, *[budget.limit for budget in budgets]])
+        self.budgets = budgets  # one row with the next
+        self.limit = limit
+
     def refuse(self, nbytes: int) -> None:
+        """Make room for an allocation that exceeds the limit, or raise its error."""
+        if any(budget.make_room(self, nbytes) for budget in reversed(self.budgets)):
+            return
+        self.raise_refusal(nbytes)
+
+    def raise_refusal(self, nbytes: int) -> None:
         """Raise the error of an allocation that exceeds the limit or the address space."""
+        if self.limit < self._own_limit:
+            budget = min(self.budgets, key=lambda b: b.limit)  # type: ignore[no-any-return]
+            raise budget.refusal(self, nbytes) from None
         if self.limit == NO_LIMIT:
             raise self.exhausted(
                 nbytes, ": no machine has that much", "Check the shape.", OutOfMemoryError

@@ -45,7 +45,7 @@ class FakeCudaBackend(host.HostBackend):
         self.xp = NOTHING
         self.total_bytes = UNKNOWN_SIZE if total_bytes is None else total_bytes
         if total_bytes is not None:
-            self.ledger.limit = total_bytes
+            self.ledger.own_limit = total_bytes
         if real is not None:
             real.ledger.base = self.ledger.base
             self.ledger = real.ledger

@@ -18,6 +18,8 @@ import psutil
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
+from lowtide.framework.checkpointing.budget import EvictionRule
+from lowtide.framework.devices import backend
 from lowtide.framework.random.generator import generator_of
 from lowtide.utils import CheckpointDirectory
 from lowtide.utils.data import DataLoader, TensorDataset
@@ -373,6 +375,32 @@ class Profiled(Mlp):
         return [*found, np.array(prof.peak_bytes >= 0)]
 
 
+class Budgeted(Training):
+    """A step in a budget of bytes that drops some of what it saves, and makes it again."""
+
+    limit: int | None = None
+
+    def make(self) -> Any:
+        """Return the net and its data."""
+        block = [nn.Linear(16, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.1)]
+        net = nn.Sequential(*block, *[nn.Linear(16, 16), nn.ReLU(inplace=True)] * 2)
+        return net, (lt.randn(64, 16), lt.randint(0, 16, (64,)))
+
+    def step(self) -> list[Any]:
+        """Train once; from the second time on, within a budget."""
+        ledger = backend(lt.device("cpu")).ledger
+        if self.limit is None:
+            start = ledger.live
+            ledger.reset_peak()
+            found = super().step()
+            self.limit = start + (ledger.peak - start) * 3 // 5
+            return found
+        ledger.reset_peak()
+        with lt.memory_budget(self.limit, rule=EvictionRule(smallest=0)) as budget:
+            found = super().step()
+        return [*found, np.array([budget.evictions > 2, ledger.peak <= self.limit])]
+
+
 SCENARIOS = [
-    Mlp, Convolution, Regions, Attention, Second, Churn, Files, Checkpoints, Loading, Profiled,
+    Mlp, Convolution, Regions, Budgeted, Attention, Second, Churn, Files, Checkpoints, Loading, Profiled,
 ]  # fmt: skip

@@ -211,6 +211,7 @@ CONTEXTS = {
     "autocast": lambda: lt.autocast("cpu"),
     "checkpointing": lt.checkpointing,
     "offload": lt.checkpointing.offload,
+    "memory_budget": lambda: lt.memory_budget("1GiB"),
     "saved_tensors_hooks": lambda: lt.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
     "detect_anomaly": lt.autograd.detect_anomaly,
     "scope": lambda: lt.profiling.scope("here"),
@@ -233,7 +234,8 @@ def test_a_context_is_left_wherever_ctrl_c_falls(name: str) -> None:
         assert modes_now() == before, f"at place {place} of {counted.places}"
         assert lt.get_default_device() is device
         lt.ones(2) + 1.0
-    assert not any(b.ledger.observers for b in live_backends())
+    assert not any(b.ledger.observers or b.ledger.budgets for b in live_backends())
+    assert not any(b.ledger.limit < 2**60 for b in live_backends())
 
 
 def test_a_mode_ends_in_exit_stacks_too() -> None:

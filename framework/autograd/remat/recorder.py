@@ -149,6 +149,8 @@ class RegionRecorder:
     """Records the kernels of a thread's open regions, and saves their tensors for backward."""
 
     __slots__ = ("contents", "region")
+    version_class: type[ValueVersion] = ValueVersion
+    records_backward = False  # one with ``create_graph``
 
     def __init__(self) -> None:
         self.contents: dict[int, ValueVersion] = {}  # by the id of the storage
@@ -246,15 +248,18 @@ class RegionRecorder:
         call.crossings = crossings
         self._add(call, 0, out, None, "out")
 
+    def pass_ended(self) -> None:
+        """Note that a backward pass has ended."""
+
     def became_writable(self, storage: Any) -> None:
         """Stop recomputing a storage that others can write to; keep its values instead."""
         self.contents.pop(id(storage), None)
 
-    def _add(self, call: Any, index: int, out: Tensor, plan: Any, result: str) -> None:
+    def _add(self, call: Any, index: int, out: Tensor, plan: Any, result: str) -> ValueVersion:
         region = self.region
         assert region is not None
         storage = out._storage
-        content = ValueVersion(call, index, region)
+        content = self.version_class(call, index, region)
         if region.policy is not None:
             name = call.name
             value = Value(plan, name, f"{name}.{result}", out._spec, region)
@@ -274,6 +279,7 @@ class RegionRecorder:
         reference.contents, reference.key = contents, key
         content.lies_in(reference, storage.version)
         contents[key] = content
+        return content
 
     def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
         """Return the handle of a value saved for backward."""

@@ -47,11 +47,12 @@ class Region:
 
     Attributes:
         by_module: Values know the modules that made them: its policy asks, or one around.
+        evictor: Of the budget of bytes around it (``evictor.py``), or None.
     """
 
     __slots__ = (
-        "__weakref__", "by_module", "crossed", "demanded", "depth", "parent", "policy", "scope",
-        "values", "where",
+        "__weakref__", "by_module", "crossed", "demanded", "depth", "evictor", "parent", "policy",
+        "scope", "values", "where",
     )  # fmt: skip
 
     def __init__(self, policy: Any, where: str, parent: Region | None) -> None:
@@ -67,6 +68,9 @@ class Region:
         self.demanded: dict[ValueVersion, int] = {}  # what its replay brings back, and for how many
         self.crossed: dict[ValueVersion, int] = {}  # the part of it that is for regions further in
         self.values = 0  # made in it so far
+        self.evictor: Any = None if parent is None else parent.evictor
+        if self.evictor is not None:
+            self.evictor.regions.add(self)
 
     def stash(self, content: ValueVersion, tensor: Tensor) -> None:
         """Stash a version of a value before it is needed in or below this region, if it is to be.
@@ -188,7 +192,14 @@ class CrossRegionUse:
         if not demanded[content]:
             del demanded[content]
         content.consumers -= 1
-        if made != content.generation:  # and it has not read what was made again
+        if content.kept:
+            if not content.consumers and content.held is not None:
+                released = region.evictor.released
+                if released is None:  # nothing is gone that could be made from it
+                    content.held = None
+                else:
+                    released.append(content)
+        elif made != content.generation:  # and it has not read what was made again
             content.pending_reads -= 1
             if content.pending_reads <= 0:
                 content.held = None
@@ -237,7 +248,14 @@ class Recomputed:
         if not demanded[content]:
             del demanded[content]
         content.consumers -= 1
-        if made != content.generation:  # and it has not read what was made again
+        if content.kept:
+            if not content.consumers and content.held is not None:
+                released = self.owner_region.evictor.released
+                if released is None:  # nothing is gone that could be made from it
+                    content.held = None
+                else:
+                    released.append(content)
+        elif made != content.generation:  # and it has not read what was made again
             content.pending_reads -= 1
             if content.pending_reads <= 0:
                 content.held = None
@@ -268,8 +286,11 @@ class Recomputed:
         if self.generation != content.generation:  # read, in one row
             self.generation = content.generation
             content.pending_reads -= 1
-            if content.pending_reads <= 0:
+            if content.pending_reads <= 0 and not content.kept:
                 content.held = None
+        return self._connected(storage, node)
+
+    def _connected(self, storage: Any, node: Any) -> Tensor:
         value = wrap(self.window.on(storage), self.spec, storage)
         source = self.source
         if source is not None and self.spec.dtype.category >= FLOAT:
@@ -355,8 +376,8 @@ class _Replay:
         for argument in self.reads[producer]:
             content = argument.content
             uses[content] -= 1
-            if not uses[content] and content not in wanted:
-                found.pop(content, None)
+            if not uses[content] and content is not self.asked:
+                found.pop(content, None)  # what is wanted later is held by its version
         running = local.state.running
         for content in self.makes[producer]:
             storage = results[content.index]
@@ -366,7 +387,7 @@ class _Replay:
                 content.hold(storage)
             else:
                 content.lies_in(weakref.ref(storage), storage.version)
-            if kept or uses.get(content):
+            if content is self.asked or uses.get(content) or (kept and running is None):
                 found[content] = storage
 
     def _array(self, producer: Any, argument: Any, old: Any) -> Any:

@@ -52,6 +52,8 @@ class ValueVersion:
         "pending_reads", "producer", "saved", "stash", "version",
     )  # fmt: skip
 
+    kept = False  # held until the bytes are needed, not until it is read (``evictable.py``)
+
     def __init__(self, producer: Producer, index: int, owner_region: Region | None) -> None:
         self.producer: Any = producer
         self.index = index

@@ -1,0 +1,275 @@
+"""What a byte budget costs: operations, time and evictions of a step, at several budgets.
+
+A share of s % is a budget of what lived before the step, and s % of what the plain step's peak has
+above that. For each share, in a forked copy: the step in imagination (operations, peak) and for
+real (peak, bits of the parameters, process time, least of some). ``per block`` is activation
+checkpointing of each block, with the share that its peak is.
+
+    python -m benchmarks.budget [--only NAME ...] [--shares 0.8 0.5 ...] [--steps N] [--json FILE]
+
+``free`` is a budget that never binds: what recording costs, as process time beside the plain step,
+steps in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import lowtide as lt
+from benchmarks.training_models import Library, unet
+from lowtide import nn, optim
+from lowtide.framework.devices import backend
+from lowtide.framework.memory.ledger import format_bytes
+from lowtide.profiling.estimate.estimate import imagined
+from lowtide.profiling.estimate.fork_sandbox import run_apart
+from lowtide.recipes.chargpt import GPT
+from lowtide.recipes.resnet import ResNet
+
+F = nn.functional
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
+
+
+class Model:
+    """A step, its blocks, and its parameters."""
+
+    def __init__(self, net: nn.Module, optimizer: Any, loss: Any, blocks: Any = ()) -> None:
+        self.net, self.optimizer, self.loss, self.blocks = net, optimizer, loss, list(blocks)
+
+    def step(self) -> None:
+        """Train once."""
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        self.optimizer.step()
+
+    def digest(self) -> str:
+        """Of all parameters and buffers."""
+        found = hashlib.sha256()
+        for t in (*self.net.parameters(), *self.net.buffers()):
+            found.update(t.detach().numpy().tobytes())
+        return found.hexdigest()
+
+
+def gpt() -> Model:
+    """6 blocks, d 256, T 256, batch 8, 1024 characters, dropout 0.1, AdamW."""
+    net = GPT(1024, 256, 256, 6, 8, 0.1)
+    x, y = lt.randint(0, 1024, (8, 256)), lt.randint(0, 1024, (8, 256))
+    optimizer = optim.AdamW(net.parameters())
+    return Model(
+        net, optimizer, lambda: F.cross_entropy(net(x).flatten(0, 1), y.flatten()), net.blocks
+    )
+
+
+def resnet() -> Model:
+    """ResNet-20, batch 64, 32 x 32, SGD with momentum."""
+    net, x, y = ResNet(3, 16, 3), lt.randn(64, 3, 32, 32), lt.randint(0, 10, (64,))
+    optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    return Model(net, optimizer, lambda: F.cross_entropy(net(x), y), net.blocks)
+
+
+class TreeCell(nn.Module):
+    """The cell of a tree LSTM."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.iou, self.f = nn.Linear(2 * width, 3 * width), nn.Linear(2 * width, 2 * width)
+
+    def forward(self, left: Any, right: Any) -> Any:
+        """Join two subtrees, each (hidden, cell)."""
+        h = lt.cat([left[0], right[0]], 1)
+        i, o, u = self.iou(h).chunk(3, 1)
+        fl, fr = lt.sigmoid(self.f(h)).chunk(2, 1)
+        c = lt.sigmoid(i) * lt.tanh(u) + fl * left[1] + fr * right[1]
+        return lt.sigmoid(o) * lt.tanh(c), c
+
+
+def tree() -> Model:
+    """A tree LSTM of 32 leaves, 256 wide, batch 32; its shape is drawn."""
+    cell, embed, head = TreeCell(256), nn.Linear(256, 512), nn.Linear(256, 5)
+    net = nn.ModuleList([cell, embed, head])
+    leaves, y, draw = (
+        [lt.randn(32, 256) for _ in range(32)],
+        lt.randint(0, 5, (32,)),
+        random.Random(0),
+    )
+
+    def build(first: int, last: int) -> Any:
+        if last - first == 1:
+            return first
+        k = draw.randint(first + 1, last - 1)
+        return build(first, k), build(k, last)
+
+    def run(t: Any) -> Any:
+        if isinstance(t, int):
+            h, c = embed(leaves[t]).chunk(2, 1)
+            return lt.tanh(h), c
+        return cell(run(t[0]), run(t[1]))
+
+    shape = build(0, 32)
+    return Model(
+        net,
+        optim.SGD(net.parameters(), lr=0.1),
+        lambda: F.cross_entropy(head(run(shape)[0]), y),
+        [cell, embed],
+    )
+
+
+def lstm() -> Model:
+    """2 layers of 256 over 64 steps, batch 32, SGD."""
+    net, x = nn.LSTM(256, 256, 2, batch_first=True), lt.randn(32, 64, 256)
+    return Model(net, optim.SGD(net.parameters(), lr=0.1), lambda: net(x)[0].square().mean())
+
+
+def u_net() -> Model:
+    """3 levels of 16-32-64 with skip connections, 64 x 64, batch 8, SGD."""
+    net, loss = unet(Library(lt, F, optim))
+    return Model(net, optim.SGD(net.parameters(), lr=0.1), loss)
+
+
+def deep() -> Model:
+    """1000 equal layers of 32, batch 64, SGD."""
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(1000)])
+    x = lt.randn(64, 32)
+    return Model(net, optim.SGD(net.parameters(), lr=0.1), lambda: net(x).square().mean(), net)
+
+
+MODELS = {f.__name__: f for f in (gpt, resnet, tree, lstm, u_net, deep)}
+
+
+def imagine(model: Model, limit: int | None) -> dict[str, Any]:
+    """Peak, operations and evictions of a step that computes nothing; in a copy of the process."""
+
+    def work() -> dict[str, Any]:
+        seen: list[Any] = []
+
+        def step() -> None:
+            if limit is None:
+                model.step()
+            else:
+                with lt.memory_budget(limit) as budget:
+                    model.step()
+                seen.extend([budget.evictions, budget.replays])
+
+        found = imagined(step, (), {}, again=False)
+        return {
+            "peak": found.peak_bytes,
+            "start": found.devices[0].start_bytes,
+            "flops": found.flops,
+            "evictions": seen[0] if seen else 0,
+            "replays": seen[1] if seen else 0,
+        }
+
+    return run_apart(work)
+
+
+def real(model: Model, limit: int | None, steps: int) -> dict[str, Any]:
+    """Peak, bits after one step, and the least process time of some; in a copy of the process."""
+
+    def step() -> None:
+        if limit is None:
+            model.step()
+        else:
+            with lt.memory_budget(limit):
+                model.step()
+
+    def work() -> dict[str, Any]:
+        lt.manual_seed(1)
+        backend(lt.device("cpu")).ledger.reset_peak()
+        try:
+            step()
+        except lt.MemoryLimitError:
+            return {"refused": True}
+        found = {"peak": lt.max_memory_allocated(), "digest": model.digest(), "seconds": 1e9}
+        for _ in range(steps):
+            began = time.process_time()
+            step()
+            found["seconds"] = min(found["seconds"], time.process_time() - began)
+        return found
+
+    return run_apart(work)
+
+
+def recording(model: Model, steps: int) -> float:
+    """Process time of a step in a budget that never binds, as a ratio to the plain step's."""
+
+    def work() -> float:
+        least = [1e9, 1e9]
+        for k in range(2 * steps):
+            began = time.process_time()
+            if k % 2:
+                with lt.memory_budget("1TiB"):
+                    model.step()
+            else:
+                model.step()
+            least[k % 2] = min(least[k % 2], time.process_time() - began)
+        return least[1] / least[0]
+
+    return run_apart(work)
+
+
+def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
+    """The rows of a model."""
+    lt.manual_seed(0)
+    model = MODELS[name]()
+    model.step()  # the optimizer's state exists
+    model.optimizer.zero_grad()
+    plain, timed = imagine(model, None), real(model, None, steps)
+    start, above = plain["start"], plain["peak"] - plain["start"]
+    print(f"\n{name}: {MODELS[name].__doc__}")
+    print(f"  before {format_bytes(start)}, peak {format_bytes(plain['peak'])}")
+    print(f"  {'budget':>9} {'peak':>10} {'FLOPs':>8} {'time':>6} {'evicted':>8} {'replays':>8}")
+    free = recording(model, 2 * steps)
+    print(f"  {'free':>9} {'':>10} {'+0.0 %':>8} {free:>6.2f}")
+    found = [{"model": name, "share": "free", "time": free}]
+
+    def show(label: str, guess: dict[str, Any], run: dict[str, Any], limit: int | None) -> None:
+        added = guess["flops"] / plain["flops"] - 1
+        row = {"model": name, "share": label, "limit": limit, "added": added, **guess, **run}
+        found.append(row)
+        if "refused" in run:
+            print(f"  {label:>9} refused")
+            return
+        row["same"] = run["digest"] == timed["digest"]
+        row["time"] = run["seconds"] / timed["seconds"]
+        odd = "" if row["same"] else "  OTHER BITS"
+        if limit is not None and run["peak"] > limit:
+            odd += "  OVER"
+        if run["peak"] != guess["peak"]:
+            odd += f"  imagined {guess['peak']}"
+        peak = (run["peak"] - start) / above
+        print(
+            f"  {label:>9} {peak:>9.1%} {added:>+8.1%} {row['time']:>6.2f} "
+            f"{guess['evictions']:>8} {guess['replays']:>8}{odd}",
+            flush=True,
+        )
+
+    for share in shares:
+        limit = int(start + share * above)
+        show(f"{share:.0%}", imagine(model, limit), real(model, limit, steps), limit)
+    if model.blocks:
+        for block in model.blocks:
+            block.set_checkpointing()
+        show("per block", imagine(model, None), real(model, None, steps), None)
+    return found
+
+
+def main() -> None:
+    """Print a table for each model."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES))
+    parser.add_argument("--steps", type=int, default=3, help="timed, each")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    args = parser.parse_args()
+    found = [row for name in args.only for row in rows(name, args.shares, args.steps)]
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Values inside a budget of bytes: held until memory is needed, then dropped and replayed.
+
+Inside a budget one region is open around everything (:class:`BudgetRegion`). A value saved for
+backward there gets a :class:`Kept` handle: it can be recomputed, like any value of a region, yet
+its :class:`EvictableVersion` holds the storage. The evictor (``evictor.py``) drops versions when an
+allocation needs their bytes; a dropped one comes back by replay.
+
+Until something is dropped, a version keeps only when it was saved. What the evictor has to know to
+choose (:class:`Standing`) is made when it chooses for the first time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..saved import Pin
+from .replay import Recomputed, Region
+from .values import StridedView, ValueVersion, WriteCall
+
+if TYPE_CHECKING:
+    from ...tensor import Tensor
+    from .evictor import Evictor
+
+
+class EvictableVersion(ValueVersion):
+    """A version of a value made inside a budget.
+
+    Attributes:
+        kept: A handle of the budget's own region wants it: it is held until it is dropped, or
+            until no handle wants it any more.
+        first: When it was first saved for backward, by the clock of the budget; 0 if never.
+        latest: When it was last saved.
+        ledger: Of its storage; None if no ledger counts it.
+        nbytes: Bytes of its storage.
+        standing: What the evictor knows of it; None until it first has to choose.
+    """
+
+    __slots__ = ("first", "kept", "latest", "ledger", "nbytes", "standing")
+
+    def __init__(self, producer: Any, index: int, owner_region: Region | None) -> None:
+        super().__init__(producer, index, owner_region)
+        self.kept = False
+        self.first = self.latest = self.nbytes = 0
+        self.ledger: Any = None
+        self.standing: Standing | None = None
+
+    def hold(self, storage: Any) -> None:
+        """Keep recomputed values, and let the evictor choose among them."""
+        super().hold(storage)
+        if self.standing is not None:
+            self.standing.evictor.came_back(self)
+
+    def drop(self) -> None:
+        """Release the values; they live on while others use them."""
+        self.held = None
+        if self.standing is not None:
+            self.standing.evictor.went(self)
+
+
+class Standing:
+    """What the evictor knows of a version.
+
+    Attributes:
+        evictor: Who chooses.
+        cost: Of running its producer again, in operations.
+        readers: The versions that are computed from it, weakly.
+        above: Cost of running again what is gone and it is made from; None if not known.
+        counted: ``above`` of a reader has gone through this version, which was gone.
+        place: Where it stands among those that the evictor may choose; -1 if it does not.
+    """
+
+    __slots__ = ("above", "cost", "counted", "evictor", "place", "readers")
+
+    def __init__(self, evictor: Evictor, cost: float) -> None:
+        self.evictor = evictor
+        self.cost = cost
+        self.readers: list[Any] = []
+        self.above: float | None = None
+        self.counted = False
+        self.place = -1
+
+
+def parents(content: ValueVersion) -> list[EvictableVersion]:
+    """Return the versions that the producer of a version reads."""
+    producer = content.producer
+    if producer is None:
+        return []
+    found = [a.content for a in producer.arguments if a.__class__ is StridedView]
+    if producer.__class__ is WriteCall:
+        found.append(producer.target.content)
+    return [c for c in found if c.__class__ is EvictableVersion]
+
+
+class BudgetRegion(Region):
+    """The region around everything inside a budget.
+
+    Attributes:
+        clock: How many values were saved in it for backward.
+        now: When the value that backward reads was saved.
+    """
+
+    __slots__ = ("clock", "now")
+
+    def __init__(self, where: str, evictor: Evictor) -> None:
+        super().__init__(None, where, None)
+        self.evictor = evictor
+        evictor.region = weakref.ref(self)
+        evictor.regions.add(self)
+        self.clock = self.now = 0
+
+    def wanted(self, asked: ValueVersion) -> set[ValueVersion]:
+        """Return the values that a replay for ``asked`` brings back."""
+        return self.evictor.wanted(self, asked)  # type: ignore[no-any-return]
+
+
+class Kept(Recomputed):
+    """A saved value that is held until the evictor drops it, and then recomputed.
+
+    Args:
+        tensor: The value.
+        content: What its storage holds.
+        region: The budget's.
+        source: ``OWN`` for an output of the node that saves it; else None.
+        index: Which output, with ``OWN``.
+    """
+
+    __slots__ = ("when",)
+
+    def __init__(
+        self, tensor: Tensor, content: Any, region: BudgetRegion, source: Any, index: int
+    ) -> None:
+        held = content.held or Pin(tensor._storage)  # first: if it fails, nobody is counted yet
+        super().__init__(tensor, content, region, source, index)
+        when = region.clock + 1  # one row
+        region.clock = self.when = content.latest = when
+        if not content.first:
+            content.first = when
+        content.held = held
+        content.kept = True
+        if region.evictor.active:
+            region.evictor.saved(content)
+
+    def unpack(self, node: Any, label: str) -> Tensor:
+        """Return the value, connected to the graph."""
+        content, region = self.content, self.owner_region
+        region.now = self.when
+        storage = content.available()
+        if storage is None:
+            storage = region.replay(content)
+        return self._connected(storage, node)
+
+
+__all__ = ["BudgetRegion", "EvictableVersion", "Kept", "Standing", "parents"]

@@ -1,0 +1,463 @@
+"""The evictor: which values are dropped when an allocation needs room, and which a replay keeps.
+
+The ledger asks it before it refuses (``Ledger.refuse``). It drops versions of saved values, the
+least valuable first, until there is room. The value of keeping a version is what it costs to make
+it again, with all that is gone and it is made from, for each byte and for the time until backward
+reads it:
+
+    (cost + chain * cost of what is gone above) / bytes / distance ** power
+
+In forward the distance is the version's age: what was saved first is read last. In backward it is
+known: nodes run in the order in which their values were saved, reversed.
+
+Two rules save most of the work. A version that no handle wants any more stays held while something
+that is gone, and is wanted, is made from it; it may be dropped like any other. And a replay brings
+back what it passes, and what is made from that in one step, if somebody wants it and there is room.
+
+Source:
+    Kirisame et al., "Dynamic Tensor Rematerialization", 2021, for a score of cost, bytes and
+    staleness; here the next use takes the place of staleness, and the bytes are a hard limit.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from dataclasses import dataclass
+from threading import RLock, get_ident
+from typing import Any
+
+import numpy as np
+
+from ...device import device
+from ...devices import backend
+from ...dtypes import uint8
+from ...interrupts import defer_interrupts
+from ...modes import local
+from ...spec import Spec
+from ..saved import Pin
+from .evictable import EvictableVersion, Standing, parents
+from .values import OpCall, WriteCall
+
+
+@dataclass(frozen=True)
+class EvictionRule:
+    """How versions are compared.
+
+    Attributes:
+        bytes_weight: Operations in the time that moving a byte takes.
+        distance: Power of the time until the next read.
+        chain: Weight of what is gone above a version, beside its own cost.
+        smallest: Bytes below which nothing is dropped.
+    """
+
+    bytes_weight: float = 5.0
+    distance: float = 1.0
+    chain: float = 1.0
+    smallest: int = 1024
+
+
+class Evictor:
+    """Drops values of a budget's region when an allocation needs room.
+
+    Args:
+        rule: How they are compared.
+
+    Attributes:
+        recorder: Of the region, while it is open.
+        regions: The budget's region, and those opened in it.
+        released: Versions that no handle wants any more, and that are still held; None while
+            nothing is gone that could be made from them, and after the budget has ended.
+        evictions: Versions dropped so far.
+        evicted_bytes: Their bytes.
+        replays: Replays so far.
+    """
+
+    def __init__(self, rule: EvictionRule) -> None:
+        self.rule = rule
+        self.thread = get_ident()
+        self.recorder: Any = None
+        self.regions: Any = weakref.WeakSet()
+        self.region: Any = None  # the budget's, weakly: it refers to the evictor
+        self.active = False
+        self.busy = False
+        self.released: list[Any] | None = None
+        self.evictions = self.evicted_bytes = self.replays = 0
+        self._places: list[Any] = []  # versions that are held, weakly; None: free
+        self._free: list[int] = []
+        self._stale: list[int] = []  # places whose worth may have changed
+        self._worth = np.full(64, np.inf)  # by place: cost of making it again for each byte
+        self._first = np.zeros(64)  # by place: when it was saved
+        self._latest = np.zeros(64)
+        self._ledgers: list[Any] = []
+        self._ledger = np.full(64, -1)  # by place: index into the list
+        self._lock = RLock()  # backward may run in another thread than the budget's
+        self._costs: dict[Any, float] = {}  # by plan
+
+    # What the ledger asks
+
+    def make_room(self, ledger: Any, nbytes: int) -> bool:
+        """Drop versions until so many more bytes fit; False if they never will."""
+        if self.busy or get_ident() != self.thread:
+            return False
+        self.busy = True
+        try:
+            # An interrupt in a finalizer would keep alive, for a moment, what was to be freed.
+            with defer_interrupts():
+                return self._drop_until(ledger, nbytes)
+        finally:
+            self.busy = False
+
+    def _drop_until(self, ledger: Any, nbytes: int) -> bool:
+        if not self.active:
+            self._begin()
+        self.let_go()
+        while ledger.live + nbytes > ledger.limit:
+            content = self._choose(ledger)
+            if content is None:
+                return False
+            content.drop()
+            self.evictions += 1
+            self.evicted_bytes += content.nbytes
+        return True
+
+    def close(self) -> None:
+        """End the budget: what is held stays so while a handle wants it."""
+        released, self.released = self.released, None
+        recorder, self.recorder = self.recorder, None
+        contents = [] if recorder is None else list(recorder.contents.values())
+        for content in [*(released or ()), *contents]:
+            if content.__class__ is EvictableVersion and not content.consumers:
+                content.held = None
+
+    def open(self, recorder: Any) -> None:
+        """Begin the budget, or go on with it."""
+        self.recorder = recorder
+        if self.active:
+            self.released = []
+
+    # What happens to versions
+
+    def made(self, content: EvictableVersion) -> None:
+        """Note a new version, once something was dropped."""
+        with self._lock:
+            self._stand(content)
+
+    def saved(self, content: EvictableVersion) -> None:
+        """Note that a version was saved, and is held, once something was dropped."""
+        with self._lock:
+            self._stand(content)
+            place = content.standing.place  # type: ignore[union-attr]
+            if place >= 0:
+                self._latest[place] = content.latest
+            else:
+                self.came_back(content)
+
+    def came_back(self, content: EvictableVersion) -> None:
+        """Note that a version is held: it may be chosen."""
+        standing, ledger = content.standing, content.ledger
+        if standing is None or content.held is None or ledger is None:
+            return
+        with self._lock:
+            if standing.place < 0:
+                standing.place = self._new_place()
+                self._places[standing.place] = weakref.ref(content)
+            place = standing.place
+            self._first[place], self._latest[place] = content.first, content.latest
+            if ledger not in self._ledgers:
+                self._ledgers.append(ledger)
+            self._ledger[place] = self._ledgers.index(ledger)
+            self._stale.append(place)
+            standing.above, standing.counted = None, False
+            self._changed(content)
+            if self.released is not None:  # what was held for its sake may go
+                self.released += [
+                    p for p in parents(content) if p.held is not None and not p.consumers
+                ]
+
+    def went(self, content: EvictableVersion) -> None:
+        """Note that a version is not held any more."""
+        standing = content.standing
+        if standing is not None:
+            with self._lock:
+                if standing.place >= 0:
+                    self._leave(standing.place)
+                self._changed(content)
+
+    def let_go(self) -> None:
+        """Release what is held for nobody: no handle wants it, nor what is gone and made from it."""
+        released = self.released
+        while released:
+            content = released.pop()
+            if content.held is None or content.consumers or _needed(content):
+                continue
+            content.drop()
+            released += [p for p in parents(content) if p.held is not None and not p.consumers]
+
+    def settle(self) -> None:
+        """Cut off what no handle wants and nothing wanted is made from.
+
+        It is then as if it came from outside. Otherwise one value that the program keeps, such as a
+        loss, would keep the recipe of a step, and with it the batch.
+        """
+        with defer_interrupts():
+            self._settle()
+
+    def _settle(self) -> None:
+        self.let_go()
+        wanted: set[Any] = set()
+        stack: list[Any] = []
+        for region in list(self.regions):
+            stack += list(region.demanded)
+        while stack:
+            content = stack.pop()
+            if content not in wanted:
+                wanted.add(content)
+                stack += parents(content)
+        for content in [] if self.recorder is None else list(self.recorder.contents.values()):
+            if content not in wanted and not content.consumers:
+                content.producer = content.owner_region = None
+                content.held = None  # an interrupt may have kept it from being released
+                standing = content.standing
+                if standing is not None:
+                    if standing.place >= 0:
+                        self._leave(standing.place)
+                    standing.readers.clear()
+
+    # Choosing
+
+    def _begin(self) -> None:
+        # Make the standing of every version that is wanted, or may come to be.
+        self.active = True
+        self.released = []
+        found: list[Any] = [c for region in list(self.regions) for c in list(region.demanded)]
+        if self.recorder is not None:
+            found += list(self.recorder.contents.values())
+        for content in found:
+            if content.__class__ is EvictableVersion:
+                self._stand(content)
+
+    def _stand(self, content: EvictableVersion) -> None:
+        # Make the standing of a version and of all that it is made from.
+        made, stack = [], [content]
+        while stack:
+            content = stack.pop()
+            if content.standing is None:
+                content.standing = Standing(self, self._cost_of(content))
+                stack += parents(content)
+                made.append(content)
+        for content in made:
+            me = weakref.ref(content)
+            for parent in parents(content):
+                parent.standing.readers.append(me)  # type: ignore[union-attr]
+        for content in made:
+            self.came_back(content)
+
+    def _choose(self, ledger: Any) -> Any:
+        scores = self.scores(ledger)
+        smallest = self.rule.smallest
+        while len(scores):
+            place = int(scores.argmin())
+            if scores[place] == np.inf:
+                break
+            scores[place] = np.inf
+            reference = self._places[place]
+            content = None if reference is None else reference()
+            if content is None or content.held is None:
+                self._leave(place)
+            elif content.held.storage.nbytes >= smallest and can_go(content):
+                return content
+        return None
+
+    def scores(self, ledger: Any) -> Any:
+        """Return the value of keeping each version of a device, by place."""
+        while self._stale:
+            place = self._stale.pop()
+            reference = self._places[place]
+            content = None if reference is None else reference()
+            if content is None or content.held is None:
+                self._leave(place)
+                continue
+            standing = content.standing
+            above = self.above(content) * self.rule.chain if self.rule.chain else 0.0
+            self._worth[place] = (standing.cost + above) / max(content.nbytes, 1)
+        n = len(self._places)
+        latest, region = self._latest[:n], self.region()
+        if region is None:
+            distance = np.ones(n)
+        elif local.state.running is not None:
+            distance = region.now - np.where(latest <= region.now, latest, self._first[:n])
+        else:
+            distance = region.clock - latest
+        scores = self._worth[:n] / np.maximum(distance, 1) ** self.rule.distance
+        index = self._ledgers.index(ledger) if ledger in self._ledgers else -2
+        scores[self._ledger[:n] != index] = np.inf
+        return scores
+
+    def above(self, content: Any) -> float:
+        """Return the cost of all that is gone and that a version is made from."""
+        standing = content.standing
+        if standing.above is None:
+            total, seen, stack = 0.0, {content}, [content]
+            while stack:
+                for parent in parents(stack.pop()):
+                    if parent not in seen and parent.held is None:
+                        seen.add(parent)
+                        if parent.standing is None:
+                            self._stand(parent)
+                        parent.standing.counted = True  # type: ignore[union-attr]
+                        total += parent.standing.cost  # type: ignore[union-attr]
+                        stack.append(parent)
+            standing.above = total
+        return standing.above  # type: ignore[no-any-return]
+
+    def _changed(self, content: Any) -> None:
+        # A version is gone, or back: what is computed from it costs more, or less.
+        stack = [content]
+        while stack:
+            standing = stack.pop().standing
+            for reference in () if standing is None else standing.readers:
+                reader = reference()
+                if reader is None or reader.standing is None:
+                    continue
+                known = reader.standing
+                if known.above is not None or known.counted:
+                    known.above, known.counted = None, False
+                    if known.place >= 0:
+                        self._stale.append(known.place)
+                    stack.append(reader)
+
+    def _cost_of(self, content: EvictableVersion) -> float:
+        # Of running its producer again.
+        call = content.producer
+        if not isinstance(call, OpCall | WriteCall):
+            return self.rule.bytes_weight * content.nbytes
+        plan = call.plan
+        found = self._costs.get(plan)
+        if found is None:
+            op = plan.op
+            flops = 0
+            if op.flops is not None:
+                specs = [s if isinstance(s, Spec) else None for s in plan.specs]
+                flops = int(op.flops(*specs, **plan.attributes))
+            moved = sum(s.nbytes for s in plan.specs if isinstance(s, Spec))
+            moved += sum(s.nbytes for s in plan.results)
+            found = self._costs[plan] = flops + self.rule.bytes_weight * moved
+        return found
+
+    def _new_place(self) -> int:
+        if self._free:
+            return self._free.pop()
+        place = len(self._places)
+        self._places.append(None)
+        if place == len(self._worth):
+            self._worth = np.concatenate([self._worth, np.full(place, np.inf)])
+            self._first = np.concatenate([self._first, np.zeros(place)])
+            self._latest = np.concatenate([self._latest, np.zeros(place)])
+            self._ledger = np.concatenate([self._ledger, np.full(place, -1)])
+        return place
+
+    def _leave(self, place: int) -> None:
+        # Take a version off those that may be chosen.
+        reference = self._places[place]
+        if reference is not None:
+            content = reference()
+            if content is not None and content.standing is not None:
+                content.standing.place = -1
+            self._places[place] = None
+            self._worth[place] = np.inf
+            self._free.append(place)
+
+    # Replaying
+
+    def wanted(self, region: Any, asked: Any) -> set[Any]:
+        """Return what a replay for ``asked`` keeps: it, and what it passes that is wanted soon."""
+        self.replays += 1
+        found = {asked}
+        if local.state.running is None:
+            return found
+        demanded = region.demanded
+        path: list[Any] = []
+        seen, stack = {asked}, [asked]
+        while stack:
+            for parent in parents(stack.pop()):
+                if parent not in seen and parent.available() is None:
+                    seen.add(parent)
+                    stack.append(parent)
+                    path.append(parent)
+        producer = asked.producer
+        also = [c for c in path if c in demanded]
+        also += [c for c in list(demanded) if c.producer is producer and c is not asked]
+        for content in path:  # and what is made from it in one step
+            standing = content.standing
+            for reference in () if standing is None else standing.readers:
+                reader = reference()
+                if (
+                    reader is not None
+                    and reader not in seen
+                    and reader in demanded
+                    and reader.available() is None
+                    and all(q in seen or q.available() is not None for q in parents(reader))
+                ):
+                    seen.add(reader)
+                    also.append(reader)
+        room: dict[Any, int] = {}
+        for content in sorted(also, key=lambda c: -getattr(c, "latest", 0)):
+            if content.available() is not None or content.__class__ is not EvictableVersion:
+                continue
+            ledger = content.ledger
+            left = room.get(ledger)
+            if left is None:
+                left = sys.maxsize if ledger is None else ledger.limit - ledger.live
+            if content.nbytes <= left:
+                left -= content.nbytes
+                found.add(content)
+            room[ledger] = left
+        return found
+
+
+def _needed(content: Any) -> bool:
+    # True if a handle wants what is gone and is made from a version, through others that are gone.
+    seen, stack = {content}, [content]
+    while stack:
+        standing = stack.pop().standing
+        for reference in () if standing is None else standing.readers:
+            reader = reference()
+            if reader is None or reader in seen or reader.held is not None:
+                continue
+            if reader.consumers:
+                return True
+            seen.add(reader)
+            stack.append(reader)
+    return False
+
+
+def can_go(content: Any) -> bool:
+    """True if nothing but a version holds its storage, so that dropping it frees the bytes."""
+    return _count(content) <= _ALONE
+
+
+class _Sample:
+    __slots__ = ("held",)
+
+
+def _references_of_a_pin() -> int:
+    # How many references `can_go` counts where only the pin holds a storage. The interpreter's own
+    # differ by version.
+    storage = backend(device("cpu")).empty(Spec((1,), uint8, device("cpu")))[0]
+    sample = _Sample()
+    sample.held = Pin(storage)
+    del storage
+    return _count(sample)
+
+
+def _count(content: Any) -> int:
+    pin = content.held
+    storage = pin.storage
+    del pin
+    return sys.getrefcount(storage)
+
+
+_ALONE = _references_of_a_pin()
+
+__all__ = ["EvictionRule", "Evictor", "can_go"]

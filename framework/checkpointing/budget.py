@@ -1,0 +1,228 @@
+"""A budget of bytes: ``with memory_budget("2GiB"):`` keeps a device's live bytes within it."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any
+
+from ..attribution.frames import user_line
+from ..autograd.remat.evictable import BudgetRegion, EvictableVersion, Kept
+from ..autograd.remat.evictor import EvictionRule, Evictor
+from ..autograd.remat.replay import Recomputed, common
+from ..autograd.saved import Held, HookSaver
+from ..device import device as as_device
+from ..device import get_default_device
+from ..devices import backend
+from ..errors import MemoryLimitError
+from ..interrupts import WholeContext
+from ..memory.ledger import format_bytes
+from ..memory.sizes import as_bytes
+from ..modes import _Mode, local
+from .stash import WriteCheckingRecorder
+
+SETTLE_EVERY = 4096  # values, after which what nobody wants is let go of
+
+
+class BudgetRecorder(WriteCheckingRecorder):
+    """Records the kernels inside a budget; what backward wants is held until it is dropped.
+
+    Args:
+        budget: The budget's region.
+    """
+
+    __slots__ = ("budget", "evictor", "left")
+    version_class = EvictableVersion
+    records_backward = True
+
+    def __init__(self, budget: BudgetRegion) -> None:
+        super().__init__()
+        self.region = self.budget = budget
+        self.evictor: Evictor = budget.evictor
+        self.left = SETTLE_EVERY
+
+    def note(self, plan: Any, inputs: Any, outputs: Any, saves: Any = ()) -> None:
+        """Record a kernel that ran; nothing of what ``no_grad`` computes.
+
+        A running average, such as ``ema = 0.9 * ema + 0.1 * x``, would otherwise grow for ever.
+        """
+        if local.state.grad or local.state.phase == "forward":
+            if self.left <= 0:  # here, and not between the parts of a call that is recorded
+                self.pass_ended()
+            super().note(plan, inputs, outputs, saves)
+
+    def before_write(self, inputs: Any) -> Any:
+        """Record the arguments of an in-place write before it happens."""
+        noted = super().before_write(inputs)
+        content = self.content_of(inputs[0]._storage)
+        if content is not None and content.held is not None:
+            content.drop()  # who wants what is overwritten gets it by replay
+        return noted
+
+    def _add(self, call: Any, index: int, out: Any, plan: Any, result: str) -> Any:
+        content = super()._add(call, index, out, plan, result)
+        storage = out._storage
+        content.ledger, content.nbytes = storage.ledger, storage.nbytes
+        self.left -= 1
+        if self.evictor.active:
+            self.evictor.made(content)
+        return content
+
+    def save(self, tensor: Any, source: Any, index: int) -> Any:
+        """Return the handle of a value saved for backward."""
+        content = self.content_of(tensor._storage)
+        leaf = source is None and tensor._requires_grad and tensor._node is None
+        if content is None or content.owner_region is None or leaf:
+            if content is not None:
+                content.saved = True
+            return Held(tensor, source, index)
+        assert self.region is not None
+        owner = common(content.owner_region, self.region)
+        if owner is self.budget and content.stash is None:
+            return Kept(tensor, content, self.budget, source, index)
+        return Recomputed(tensor, content, owner, source, index)
+
+    def pass_ended(self) -> None:
+        """Let go of what no graph wants any more."""
+        self.left = SETTLE_EVERY
+        self.evictor.settle()
+
+
+class _Budget:
+    # An open budget, as the ledger knows it.
+    def __init__(self, limit: int, where: str, evictor: Evictor | None) -> None:
+        self.limit = limit
+        self.where = where
+        self.evictor = evictor
+
+    def make_room(self, ledger: Any, nbytes: int) -> bool:
+        return self.evictor is not None and self.evictor.make_room(ledger, nbytes)
+
+    def refusal(self, ledger: Any, nbytes: int) -> MemoryLimitError:
+        running = local.state.running
+        doing = "" if running is None else f" in backward of {running.node.name()}"
+        return ledger.exhausted(  # type: ignore[no-any-return]
+            nbytes,
+            f"{doing} would pass the budget of {format_bytes(self.limit)}, begun at {self.where}, "
+            f"by {format_bytes(ledger.live + nbytes - self.limit)}",
+            "All that can be made again is dropped. What lives is read by the op that runs, held "
+            "by the program (parameters, gradients, inputs, tensors in variables, arrays of "
+            ".numpy()), or saved by a Function or a hook. Raise the budget, use a smaller batch, "
+            "or let go of tensors; lowtide.profiling.estimate(step) shows the line at the peak.",
+            MemoryLimitError,
+        )
+
+
+class memory_budget(WholeContext, _Mode):
+    """Keep the live bytes of a device within a budget: drop saved values, and make them again.
+
+    A context manager; as ``@memory_budget("2GiB")`` also a decorator, for functions and generators.
+    Around a step, or around a whole training loop with its evaluation and its checkpoints. What is
+    saved for backward is kept until an allocation needs its bytes; then the values that are
+    cheapest to make again for their bytes and for the time until backward reads them are dropped,
+    and recomputed when backward asks. Results, gradients, buffers and the generator are the same
+    bits as without a budget.
+
+    - Inside another budget of the same device the smaller one holds.
+    - Checkpointed regions and their policies inside do what they do elsewhere: what a policy saves
+      stays, what it recomputes is recomputed. ``saved_tensors_hooks`` keep what they return.
+    - ``no_grad`` inside changes nothing: what was saved before can be dropped for its sake.
+    - Only the thread that entered it drops values. Other threads' allocations count, and are
+      refused where they would pass the budget.
+
+    Args:
+        limit: Bytes of all living tensors of the device, those from before the budget included; or
+            text such as ``"2GiB"``.
+        device: The default device if None.
+        rule: How values are compared (:class:`EvictionRule`).
+
+    Attributes:
+        evictions: Values dropped so far.
+        evicted_bytes: Their bytes.
+        replays: How often values were made again.
+
+    Raises:
+        MemoryLimitError: (by an op inside) Everything that can be dropped is, and the op would
+            still pass the budget. The op has done nothing.
+        RuntimeError: It is entered inside a checkpointed region.
+
+    Memory:
+        What a kernel reads of tensors from outside the budget is kept as long as what it made may
+        have to be made again.
+
+    Example:
+        >>> import lowtide as lt
+        >>> net = lt.nn.Sequential(*[lt.nn.Linear(256, 256) for _ in range(8)])
+        >>> x = lt.ones(2048, 256)
+        >>> with lt.memory_budget(lt.memory_allocated() + 12 * 2**20) as budget:
+        ...     net(x).square().mean().backward()
+        >>> budget.evictions > 0
+        True
+    """
+
+    def __init__(
+        self, limit: int | str, device: Any = None, *, rule: EvictionRule | None = None
+    ) -> None:
+        self.limit = as_bytes(limit, "memory_budget: limit")
+        self.device = None if device is None else as_device(device)
+        self.rule = rule or EvictionRule()
+        self._open: dict[int, list[Any]] = {}  # what was entered, by thread
+        self._regions: dict[int, BudgetRegion] = {}  # by thread
+
+    evictions = property(lambda self: self._sum("evictions"), doc="Values dropped so far.")
+    evicted_bytes = property(lambda self: self._sum("evicted_bytes"), doc="Their bytes.")
+    replays = property(lambda self: self._sum("replays"), doc="How often values were made again.")
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(region.evictor, name) for region in list(self._regions.values()))
+
+    def _again(self) -> Any:
+        found = type(self)(self.limit, self.device, rule=self.rule)
+        found._regions = self._regions  # a function called again goes on with its budget
+        return found
+
+    def _enter(self) -> memory_budget:
+        state, me = local.state, get_ident()
+        ledger = backend(self.device or get_default_device()).ledger
+        recorder = state.recorder
+        where = user_line() or "an unknown line"
+        before = (recorder, state.saver, state.notes_results)
+        if recorder is None:
+            region = self._regions.get(me)
+            if region is None:
+                region = self._regions[me] = BudgetRegion(where, Evictor(self.rule))
+            recorder = BudgetRecorder(region)
+            region.evictor.open(recorder)
+        elif recorder.__class__ is BudgetRecorder and recorder.region is recorder.budget:
+            self._regions[me] = recorder.budget  # joins the budget around
+            before = None  # type: ignore[assignment]
+        else:
+            raise RuntimeError(
+                f"memory_budget: entered at {where} inside a checkpointed region, begun at "
+                f"{recorder.region.where}, whose values are recomputed already. Enter the budget "
+                "outside, around the region."
+            )
+        budget = _Budget(self.limit, where, recorder.evictor)
+        ledger.set_budgets((*ledger.budgets, budget))
+        self._open.setdefault(me, []).append((before, recorder, ledger, budget))
+        if before is not None:
+            state.recorder, state.notes_results = recorder, True
+            if not isinstance(state.saver, HookSaver):  # hooks around keep what they return
+                state.saver = recorder
+        return self
+
+    def _leave(self) -> None:
+        me = get_ident()
+        mine = self._open[me]
+        before, recorder, ledger, budget = mine.pop()
+        if not mine:
+            del self._open[me]
+        ledger.set_budgets(tuple(b for b in ledger.budgets if b is not budget))
+        if before is not None:
+            state = local.state
+            if state.recorder is recorder:  # else left out of turn, by a generator
+                state.recorder, state.saver, state.notes_results = before
+            recorder.evictor.close()
+            recorder.contents.clear()
+
+
+__all__ = ["EvictionRule", "memory_budget"]

@@ -1,0 +1,48 @@
+"""A budget that drops values at random at every allocation: programs must not notice."""
+
+from __future__ import annotations
+
+import random
+from threading import get_ident
+from typing import Any
+
+import lowtide as lt
+from lowtide.framework.autograd.remat.evictable import BudgetRegion
+from lowtide.framework.autograd.remat.evictor import EvictionRule, Evictor, can_go
+
+
+class StormyEvictor(Evictor):
+    """Drops a random part of what can go whenever somebody allocates, and lets all pass."""
+
+    def __init__(self, share: float, seed: int) -> None:
+        super().__init__(EvictionRule(smallest=0))
+        self.share = share
+        self.random = random.Random(seed)
+
+    def make_room(self, ledger: Any, nbytes: int) -> bool:
+        if self.busy or get_ident() != self.thread:
+            return True
+        self.busy = True
+        try:
+            if not self.active:
+                self._begin()
+            self.let_go()
+            for reference in list(self._places):
+                content = None if reference is None else reference()
+                if content is None or content.held is None:
+                    continue
+                if self.random.random() < self.share and can_go(content):
+                    content.drop()
+                    self.evictions += 1
+        finally:
+            self.busy = False
+        return True
+
+
+def storm(share: float = 0.3, seed: int = 0, device: str = "cpu") -> lt.memory_budget:
+    """Return a budget of 0 bytes that drops values at random, and refuses nothing."""
+    budget = lt.memory_budget(0, device)
+    region = BudgetRegion("a test", StormyEvictor(share, seed))
+    budget._regions[get_ident()] = region
+    budget.region = region  # type: ignore[attr-defined]  # alive as long as the budget
+    return budget

@@ -1,0 +1,333 @@
+"""Where a budget may be entered: nesting, decorators, generators, threads, modes, loops."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+
+import pytest
+
+import lowtide as lt
+from lowtide import nn, optim
+from lowtide.framework.devices import backend
+from lowtide.framework.modes import local
+from tests.checkpointing.twice import bits, live, message_of
+
+F = nn.functional
+LEDGER = backend(lt.device("cpu")).ledger
+KIB = 2**10
+
+
+@pytest.fixture(autouse=True)
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def net():
+    lt.manual_seed(1)
+    return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)])
+
+
+@pytest.fixture
+def x():
+    return lt.randn(256, 64)  # 64 KiB, as each of the 16 values that are saved
+
+
+def room(n):
+    """A budget of so many values above what lives."""
+    return live() + n * 64 * KIB
+
+
+def step(net, x):
+    net.zero_grad()
+    net(x).square().mean().backward()
+    found = bits([p.grad for p in net.parameters()])
+    net.zero_grad()
+    return found
+
+
+def test_a_loop_with_evaluation_and_files_inside(net, x, tmp_path):
+    def loop():
+        lt.manual_seed(2)
+        net.load_state_dict(state)
+        optimizer, losses = optim.AdamW(net.parameters()), []
+        for k in range(4):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+            with lt.no_grad():
+                losses.append(net(x[:16]).mean())
+            lt.save(net.state_dict(), tmp_path / f"{k}.pt")
+        optimizer.zero_grad()
+        return bits([*losses, *net.parameters()])
+
+    state = {k: v.clone() for k, v in net.state_dict().items()}
+    expected = loop()
+    before = live()
+    limit = room(12)
+    LEDGER.reset_peak()
+    with lt.memory_budget(limit) as budget:
+        assert loop() == expected
+    assert budget.evictions > 8
+    assert LEDGER.peak <= limit
+    assert live() == before
+
+
+def test_what_a_program_keeps_of_a_step_keeps_no_recipe(net, x):
+    """A loss in a list holds itself, not the values and inputs that it was made from."""
+    with lt.memory_budget("1GiB"):
+        losses = []
+        for _ in range(3):
+            batch = x * 1  # would be held by the recipe of the loss
+            loss = net(batch).square().mean()
+            loss.backward()
+            losses.append(loss)
+            net.zero_grad()
+            del batch, loss
+        before = live()
+        del losses
+        assert before - live() == 3 * 4
+
+
+def test_a_running_average_keeps_no_recipe(x):
+    with lt.memory_budget("1GiB"), lt.no_grad():
+        average = lt.zeros(256, 64)
+        before = live()
+        for _ in range(50):
+            average = 0.9 * average + 0.1 * x
+        assert live() == before
+
+
+def test_the_smaller_of_two_budgets_holds(net, x):
+    expected = step(net, x)
+    small, large = room(10), room(100)
+    for outer, inner in ((small, large), (large, small)):
+        LEDGER.reset_peak()
+        with lt.memory_budget(outer) as first, lt.memory_budget(inner) as second:
+            assert LEDGER.limit == small
+            assert step(net, x) == expected
+        assert LEDGER.peak <= small
+        assert first.evictions == second.evictions > 0
+    assert LEDGER.limit > 2**60
+
+
+def test_after_the_inner_budget_the_outer_holds_again(net, x):
+    outer = room(10)
+    with lt.memory_budget(outer):
+        with lt.memory_budget(room(9)):
+            pass
+        assert LEDGER.limit == outer
+        step(net, x)
+
+
+def test_a_limit_set_inside_holds_and_stays(net, x):
+    with lt.memory_budget("1GiB"):
+        assert lt.set_memory_limit(room(10)) is None
+        assert LEDGER.limit < 2**30
+        with pytest.raises(lt.MemoryLimitError, match="would pass the limit"):
+            lt.empty(2**29)
+    assert lt.get_memory_limit() == LEDGER.limit
+    lt.set_memory_limit(None)
+    assert LEDGER.limit > 2**60
+
+
+def test_entering_inside_a_region_is_refused(net, x):
+    def inside():
+        with lt.memory_budget("1GiB"):
+            pass
+
+    text = message_of(lambda: lt.checkpoint(lambda y: inside(), x), RuntimeError)
+    assert re.search(r"inside a checkpointed region, begun at .*test_contexts.py:\d+", text)
+    assert "Enter the budget outside" in text
+    assert LEDGER.budgets == () and local.state.recorder is None
+
+
+def test_hooks_around_keep_what_they_return(net, x):
+    expected, kept = step(net, x), []
+    limit = room(100)
+
+    def pack(t):
+        kept.append(t.shape)
+        return t
+
+    with lt.autograd.graph.saved_tensors_hooks(pack, lambda t: t), lt.memory_budget(limit):
+        assert step(net, x) == expected
+    assert len(kept) >= 16
+
+
+def test_a_decorated_function_goes_on_with_its_budget(net, x):
+    expected = step(net, x)
+    calls = lt.memory_budget(room(10))
+    budgeted = calls(step)
+    for _ in range(3):
+        assert budgeted(net, x) == expected
+    assert calls.evictions > 10
+    assert LEDGER.budgets == ()
+
+
+def test_a_generator_is_within_the_budget_while_it_runs(net, x):
+    expected = step(net, x)
+
+    @lt.memory_budget(room(10))
+    def losses():
+        for _ in range(2):
+            net.zero_grad()
+            loss = net(x).square().mean()
+            yield loss
+            loss.backward()
+            yield loss
+
+    limits = []
+    for loss in losses():
+        limits.append(LEDGER.limit)
+        assert loss.shape == ()
+    assert min(limits) > 2**60
+    del loss
+    found = bits([p.grad for p in net.parameters()])
+    assert found == expected
+
+
+def test_entered_again_it_drops_what_it_kept_before(net, x):
+    expected = step(net, x)
+    budget = lt.memory_budget(room(20))
+    with budget:
+        loss = net(x).square().mean()
+    assert budget.evictions == 0
+    other = lt.ones(8 * 64 * KIB // 4)
+    with budget:
+        loss.backward()
+    assert budget.evictions > 0
+    del loss, other
+    found = bits([p.grad for p in net.parameters()])
+    assert found == expected
+
+
+def test_backward_outside_replays_what_was_dropped(net, x):
+    expected = step(net, x)
+    before = live()
+    with lt.memory_budget(room(8)) as budget:
+        loss = net(x).square().mean()
+    assert budget.evictions > 0
+    loss.backward()
+    del loss
+    assert bits([p.grad for p in net.parameters()]) == expected
+    net.zero_grad()
+    assert live() == before
+
+
+def test_a_graph_that_is_dropped_leaves_nothing(net, x):
+    before = live()
+    with lt.memory_budget(room(8)) as budget:
+        loss = net(x).square().mean()
+        assert budget.evictions > 0
+        del loss
+        loss = net(x).square().mean()
+    assert live() > before
+    del loss
+    assert live() == before
+
+
+def test_no_grad_may_use_what_saved_values_took(net, x):
+    expected = step(net, x)
+    with lt.memory_budget(room(18)) as budget:
+        loss = net(x).square().mean()
+        saved = budget.evictions
+        with lt.no_grad():
+            lt.ones(10 * 64 * KIB // 4)
+        assert budget.evictions > saved
+        loss.backward()
+    del loss
+    assert bits([p.grad for p in net.parameters()]) == expected
+
+
+def test_another_thread_is_refused_and_drops_nothing(net, x):
+    seen = []
+
+    def other():
+        try:
+            lt.ones(10 * 64 * KIB // 4)
+        except lt.MemoryLimitError as error:
+            seen.append(str(error))
+
+    with lt.memory_budget(room(18)) as budget:
+        loss = net(x).square().mean()
+        before = budget.evictions
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert budget.evictions == before
+    assert len(seen) == 1 and "would pass the budget of" in seen[0]
+    del loss
+
+
+def test_two_threads_have_budgets_of_their_own(net, x):
+    expected, limit, found = step(net, x), room(40), []
+
+    def work():
+        mine = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)])
+        mine.load_state_dict(net.state_dict())
+        with lt.memory_budget(limit) as budget:
+            found.append((step(mine, x), budget))
+
+    LEDGER.reset_peak()
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [f for f, _ in found] == [expected, expected]
+    assert LEDGER.limit > 2**60 and LEDGER.budgets == ()
+
+
+def test_backward_in_another_thread(net, x):
+    expected = step(net, x)
+    with lt.memory_budget(room(8)) as budget:
+        loss = net(x).square().mean()
+    assert budget.evictions > 0
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    del loss
+    assert bits([p.grad for p in net.parameters()]) == expected
+
+
+def test_a_budget_that_does_not_bind_keeps_what_the_plain_step_keeps(net, x):
+    net.zero_grad()
+    before = live()
+    loss = net(x).square().mean()
+    plain = live() - before
+    del loss
+    with lt.memory_budget("1GiB") as budget:
+        loss = net(x).square().mean()
+        assert live() - before == plain
+        loss.backward()
+    assert (budget.evictions, budget.replays) == (0, 0)
+
+
+def test_the_refusal_says_who_asked_and_what_lives(net, x):
+    def run():
+        with lt.memory_budget(room(3)):
+            net(x).square().mean().backward()
+
+    text = message_of(run, lt.MemoryLimitError)
+    assert re.search(
+        r"^Allocating 64.00 KiB on cpu in backward of \w+Backward0 would pass the budget of "
+        r"\d+.\d+ [KM]iB, begun at \S*test_contexts.py:\d+, by [\d.]+ \w+; .* live \(",
+        text,
+    ), text
+    assert "Raise the budget" in text
+    assert LEDGER.budgets == () and local.state.recorder is None
+    net.zero_grad()
+
+
+@pytest.mark.parametrize("limit", [-1, "much", 1.5, None, True])
+def test_what_is_no_limit_is_refused(limit):
+    with pytest.raises((TypeError, ValueError), match="memory_budget: limit"):
+        lt.memory_budget(limit)
