@@ -18,28 +18,35 @@ import hashlib
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lowtide as lt
+from benchmarks import checkpointing
 from benchmarks.training_models import Library, unet
 from lowtide import nn, optim
 from lowtide.framework.devices import backend
 from lowtide.framework.memory.ledger import format_bytes
 from lowtide.profiling.estimate.estimate import imagined
 from lowtide.profiling.estimate.fork_sandbox import run_apart
-from lowtide.recipes.chargpt import GPT
-from lowtide.recipes.resnet import ResNet
 
 F = nn.functional
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 
 
 class Model:
-    """A step, its blocks, and its parameters."""
+    """A step and its parameters.
 
-    def __init__(self, net: nn.Module, optimizer: Any, loss: Any, blocks: Any = ()) -> None:
-        self.net, self.optimizer, self.loss, self.blocks = net, optimizer, loss, list(blocks)
+    Args:
+        net: Its parameters are trained.
+        optimizer: Of them.
+        loss: Computes the loss.
+        per_block: Computes it with each block checkpointed, if there are blocks.
+    """
+
+    def __init__(self, net: nn.Module, optimizer: Any, loss: Any, per_block: Any = None) -> None:
+        self.net, self.optimizer, self.loss, self.per_block = net, optimizer, loss, per_block
 
     def step(self) -> None:
         """Train once."""
@@ -57,19 +64,24 @@ class Model:
 
 def gpt() -> Model:
     """6 blocks, d 256, T 256, batch 8, 1024 characters, dropout 0.1, AdamW."""
-    net = GPT(1024, 256, 256, 6, 8, 0.1)
-    x, y = lt.randint(0, 1024, (8, 256)), lt.randint(0, 1024, (8, 256))
-    optimizer = optim.AdamW(net.parameters())
-    return Model(
-        net, optimizer, lambda: F.cross_entropy(net(x).flatten(0, 1), y.flatten()), net.blocks
-    )
+    net, blocks, start, loss = checkpointing.gpt(lt, 6, 256, 8, 8, 256, 1024)
+    return _chain(net, blocks, start, loss, optim.AdamW(net.parameters()))
 
 
 def resnet() -> Model:
-    """ResNet-20, batch 64, 32 x 32, SGD with momentum."""
-    net, x, y = ResNet(3, 16, 3), lt.randn(64, 3, 32, 32), lt.randint(0, 10, (64,))
-    optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    return Model(net, optimizer, lambda: F.cross_entropy(net(x), y), net.blocks)
+    """9 residual blocks, 16-32-64 channels, 28 x 28, batch 64, SGD with momentum."""
+    net, blocks, start, loss = checkpointing.resnet(lt, 3, 16, 64)
+    return _chain(net, blocks, start, loss, optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+
+
+def _chain(net: nn.Module, blocks: Any, start: Any, loss: Any, optimizer: Any) -> Model:
+    def run(call: Any = lambda block, h: block(h)) -> Any:
+        h = start()
+        for block in blocks:
+            h = call(block, h)
+        return loss(h)
+
+    return Model(net, optimizer, run, partial(run, lt.checkpoint))
 
 
 class TreeCell(nn.Module):
@@ -115,7 +127,6 @@ def tree() -> Model:
         net,
         optim.SGD(net.parameters(), lr=0.1),
         lambda: F.cross_entropy(head(run(shape)[0]), y),
-        [cell, embed],
     )
 
 
@@ -135,7 +146,7 @@ def deep() -> Model:
     """1000 equal layers of 32, batch 64, SGD."""
     net = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(1000)])
     x = lt.randn(64, 32)
-    return Model(net, optim.SGD(net.parameters(), lr=0.1), lambda: net(x).square().mean(), net)
+    return Model(net, optim.SGD(net.parameters(), lr=0.1), lambda: net(x).square().mean())
 
 
 MODELS = {f.__name__: f for f in (gpt, resnet, tree, lstm, u_net, deep)}
@@ -251,9 +262,8 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
     for share in shares:
         limit = int(start + share * above)
         show(f"{share:.0%}", imagine(model, limit), real(model, limit, steps), limit)
-    if model.blocks:
-        for block in model.blocks:
-            block.set_checkpointing()
+    if model.per_block is not None:
+        model.loss = model.per_block
         show("per block", imagine(model, None), real(model, None, steps), None)
     return found
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from threading import get_ident
 from typing import Any
 
 from ..attribution.frames import user_line
 from ..autograd.remat.evictable import BudgetRegion, EvictableVersion, Kept
-from ..autograd.remat.evictor import EvictionRule, Evictor
+from ..autograd.remat.evictor import Evictor
+from ..autograd.remat.recorder import flows_in
 from ..autograd.remat.replay import Recomputed, common
+from ..autograd.remat.replay_costs import EvictionRule
+from ..autograd.remat.values import OpCall, RegionInput, StridedView
 from ..autograd.saved import Held, HookSaver
 from ..device import device as as_device
 from ..device import get_default_device
@@ -18,6 +22,7 @@ from ..interrupts import WholeContext
 from ..memory.ledger import format_bytes
 from ..memory.sizes import as_bytes
 from ..modes import _Mode, local
+from ..tensor import Tensor
 from .stash import WriteCheckingRecorder
 
 SETTLE_EVERY = 4096  # values, after which what nobody wants is let go of
@@ -30,7 +35,7 @@ class BudgetRecorder(WriteCheckingRecorder):
         budget: The budget's region.
     """
 
-    __slots__ = ("budget", "evictor", "left")
+    __slots__ = ("budget", "evictor", "left", "outside")
     version_class = EvictableVersion
     records_backward = True
 
@@ -39,16 +44,53 @@ class BudgetRecorder(WriteCheckingRecorder):
         self.region = self.budget = budget
         self.evictor: Evictor = budget.evictor
         self.left = SETTLE_EVERY
+        self.outside: dict[int, Any] = {}  # values from outside that are held, by id of the array
 
     def note(self, plan: Any, inputs: Any, outputs: Any, saves: Any = ()) -> None:
         """Record a kernel that ran; nothing of what ``no_grad`` computes.
 
         A running average, such as ``ema = 0.9 * ema + 0.1 * x``, would otherwise grow for ever.
         """
-        if local.state.grad or local.state.phase == "forward":
-            if self.left <= 0:  # here, and not between the parts of a call that is recorded
-                self.pass_ended()
+        state = local.state
+        if not (state.grad or state.phase == "forward"):
+            return
+        if self.left <= 0:  # here, and not between the parts of a call that is recorded
+            self.pass_ended()
+        if self.region is not self.budget:
             super().note(plan, inputs, outputs, saves)
+            return
+        # As in the base class, for the outermost region, which has no policy and which nothing
+        # crosses into: every op of a budget comes by here.
+        contents = self.contents
+        found: list[Any] = []
+        for x in inputs:
+            if isinstance(x, Tensor):
+                storage = x._storage
+                content = contents.get(id(storage))
+                if (
+                    content is not None
+                    and content.version == storage.version
+                    and content.owner_region is not None
+                    and content._storage() is storage
+                ):
+                    found.append(StridedView(content, x))
+                else:
+                    found.append(self._from_outside(x, content))
+            else:
+                found.append(x)
+        call = OpCall(plan, tuple(found))
+        for k, out in enumerate(outputs):
+            self._add(call, k, out, plan, "")
+
+    def _from_outside(self, x: Tensor, content: Any) -> RegionInput:
+        # Values that were read already, such as shared weights, are held once.
+        array = x._array
+        reference = self.outside.get(id(array))
+        held = None if reference is None else reference()
+        if held is None or held.array is not array or held.version != x._storage.version:
+            held = flows_in(x, content)
+            self.outside[id(array)] = weakref.ref(held)
+        return held
 
     def before_write(self, inputs: Any) -> Any:
         """Record the arguments of an in-place write before it happens."""
@@ -59,7 +101,7 @@ class BudgetRecorder(WriteCheckingRecorder):
         return noted
 
     def _add(self, call: Any, index: int, out: Any, plan: Any, result: str) -> Any:
-        content = super()._add(call, index, out, plan, result)
+        content: Any = super()._add(call, index, out, plan, result)
         storage = out._storage
         content.ledger, content.nbytes = storage.ledger, storage.nbytes
         self.left -= 1
@@ -84,6 +126,7 @@ class BudgetRecorder(WriteCheckingRecorder):
     def pass_ended(self) -> None:
         """Let go of what no graph wants any more."""
         self.left = SETTLE_EVERY
+        self.outside.clear()
         self.evictor.settle()
 
 

@@ -52,8 +52,8 @@ class Ledger:
     """
 
     __slots__ = (
-        "allocations",
         "_own_limit",
+        "allocations",
         "base",
         "budgets",
         "device",
@@ -132,8 +132,8 @@ class Ledger:
 
     def raise_refusal(self, nbytes: int) -> None:
         """Raise the error of an allocation that exceeds the limit or the address space."""
-        if self.limit < self._own_limit:
-            budget = min(self.budgets, key=lambda b: b.limit)  # type: ignore[no-any-return]
+        if self.budgets and self.limit < self._own_limit:
+            budget = min(self.budgets, key=lambda b: b.limit)
             raise budget.refusal(self, nbytes) from None
         if self.limit == NO_LIMIT:
             raise self.exhausted(

@@ -8,7 +8,8 @@ from typing import Any
 
 import lowtide as lt
 from lowtide.framework.autograd.remat.evictable import BudgetRegion
-from lowtide.framework.autograd.remat.evictor import EvictionRule, Evictor, can_go
+from lowtide.framework.autograd.remat.evictor import Evictor, can_go
+from lowtide.framework.autograd.remat.replay_costs import EvictionRule
 
 
 class StormyEvictor(Evictor):

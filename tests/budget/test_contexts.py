@@ -146,7 +146,8 @@ def test_entering_inside_a_region_is_refused(net, x):
     text = message_of(lambda: lt.checkpoint(lambda y: inside(), x), RuntimeError)
     assert re.search(r"inside a checkpointed region, begun at .*test_contexts.py:\d+", text)
     assert "Enter the budget outside" in text
-    assert LEDGER.budgets == () and local.state.recorder is None
+    assert LEDGER.budgets == ()
+    assert local.state.recorder is None
 
 
 def test_hooks_around_keep_what_they_return(net, x):
@@ -263,7 +264,8 @@ def test_another_thread_is_refused_and_drops_nothing(net, x):
         thread.start()
         thread.join()
         assert budget.evictions == before
-    assert len(seen) == 1 and "would pass the budget of" in seen[0]
+    assert len(seen) == 1
+    assert "would pass the budget of" in seen[0]
     del loss
 
 
@@ -283,7 +285,8 @@ def test_two_threads_have_budgets_of_their_own(net, x):
     for thread in threads:
         thread.join()
     assert [f for f, _ in found] == [expected, expected]
-    assert LEDGER.limit > 2**60 and LEDGER.budgets == ()
+    assert LEDGER.limit > 2**60
+    assert LEDGER.budgets == ()
 
 
 def test_backward_in_another_thread(net, x):
@@ -323,7 +326,8 @@ def test_the_refusal_says_who_asked_and_what_lives(net, x):
         text,
     ), text
     assert "Raise the budget" in text
-    assert LEDGER.budgets == () and local.state.recorder is None
+    assert LEDGER.budgets == ()
+    assert local.state.recorder is None
     net.zero_grad()
 
 

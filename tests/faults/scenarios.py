@@ -402,5 +402,6 @@ class Budgeted(Training):
 
 
 SCENARIOS = [
-    Mlp, Convolution, Regions, Budgeted, Attention, Second, Churn, Files, Checkpoints, Loading, Profiled,
+    Mlp, Convolution, Regions, Budgeted, Attention, Second, Churn, Files, Checkpoints, Loading,
+    Profiled,
 ]  # fmt: skip

@@ -6,7 +6,7 @@ its :class:`EvictableVersion` holds the storage. The evictor (``evictor.py``) dr
 allocation needs their bytes; a dropped one comes back by replay.
 
 Until something is dropped, a version keeps only when it was saved. What the evictor has to know to
-choose (:class:`Standing`) is made when it chooses for the first time.
+choose (``replay_costs.Standing``) is made when it chooses for the first time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .values import StridedView, ValueVersion, WriteCall
 if TYPE_CHECKING:
     from ...tensor import Tensor
     from .evictor import Evictor
+    from .replay_costs import Standing
 
 
 class EvictableVersion(ValueVersion):
@@ -56,29 +57,6 @@ class EvictableVersion(ValueVersion):
         self.held = None
         if self.standing is not None:
             self.standing.evictor.went(self)
-
-
-class Standing:
-    """What the evictor knows of a version.
-
-    Attributes:
-        evictor: Who chooses.
-        cost: Of running its producer again, in operations.
-        readers: The versions that are computed from it, weakly.
-        above: Cost of running again what is gone and it is made from; None if not known.
-        counted: ``above`` of a reader has gone through this version, which was gone.
-        place: Where it stands among those that the evictor may choose; -1 if it does not.
-    """
-
-    __slots__ = ("above", "cost", "counted", "evictor", "place", "readers")
-
-    def __init__(self, evictor: Evictor, cost: float) -> None:
-        self.evictor = evictor
-        self.cost = cost
-        self.readers: list[Any] = []
-        self.above: float | None = None
-        self.counted = False
-        self.place = -1
 
 
 def parents(content: ValueVersion) -> list[EvictableVersion]:
@@ -131,8 +109,19 @@ class Kept(Recomputed):
         self, tensor: Tensor, content: Any, region: BudgetRegion, source: Any, index: int
     ) -> None:
         held = content.held or Pin(tensor._storage)  # first: if it fails, nobody is counted yet
-        super().__init__(tensor, content, region, source, index)
-        when = region.clock + 1  # one row
+        self.spec = tensor._spec
+        if source is None and tensor._requires_grad:
+            source, index = tensor._node, tensor._index
+        self.source = source
+        self.index = index
+        self.window = StridedView(content, tensor)
+        self.content = content
+        self.owner_region = region
+        demanded = region.demanded  # one row from here
+        demanded[content] = demanded[content] + 1 if content in demanded else 1
+        content.consumers += 1
+        self.generation = content.generation
+        when = region.clock + 1
         region.clock = self.when = content.latest = when
         if not content.first:
             content.first = when
@@ -143,7 +132,8 @@ class Kept(Recomputed):
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """Return the value, connected to the graph."""
-        content, region = self.content, self.owner_region
+        content = self.content
+        region: Any = self.owner_region
         region.now = self.when
         storage = content.available()
         if storage is None:
@@ -151,4 +141,4 @@ class Kept(Recomputed):
         return self._connected(storage, node)
 
 
-__all__ = ["BudgetRegion", "EvictableVersion", "Kept", "Standing", "parents"]
+__all__ = ["BudgetRegion", "EvictableVersion", "Kept", "parents"]

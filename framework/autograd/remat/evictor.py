@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from dataclasses import dataclass
 from threading import RLock, get_ident
 from typing import Any
 
@@ -36,25 +35,8 @@ from ...interrupts import defer_interrupts
 from ...modes import local
 from ...spec import Spec
 from ..saved import Pin
-from .evictable import EvictableVersion, Standing, parents
-from .values import OpCall, WriteCall
-
-
-@dataclass(frozen=True)
-class EvictionRule:
-    """How versions are compared.
-
-    Attributes:
-        bytes_weight: Operations in the time that moving a byte takes.
-        distance: Power of the time until the next read.
-        chain: Weight of what is gone above a version, beside its own cost.
-        smallest: Bytes below which nothing is dropped.
-    """
-
-    bytes_weight: float = 5.0
-    distance: float = 1.0
-    chain: float = 1.0
-    smallest: int = 1024
+from .evictable import EvictableVersion, parents
+from .replay_costs import EvictionRule, ReplayCosts, needed
 
 
 class Evictor:
@@ -92,7 +74,7 @@ class Evictor:
         self._ledgers: list[Any] = []
         self._ledger = np.full(64, -1)  # by place: index into the list
         self._lock = RLock()  # backward may run in another thread than the budget's
-        self._costs: dict[Any, float] = {}  # by plan
+        self.costs = ReplayCosts(rule)
 
     # What the ledger asks
 
@@ -169,7 +151,7 @@ class Evictor:
             self._ledger[place] = self._ledgers.index(ledger)
             self._stale.append(place)
             standing.above, standing.counted = None, False
-            self._changed(content)
+            self._stale += self.costs.changed(content)
             if self.released is not None:  # what was held for its sake may go
                 self.released += [
                     p for p in parents(content) if p.held is not None and not p.consumers
@@ -182,14 +164,14 @@ class Evictor:
             with self._lock:
                 if standing.place >= 0:
                     self._leave(standing.place)
-                self._changed(content)
+                self._stale += self.costs.changed(content)
 
     def let_go(self) -> None:
-        """Release what is held for nobody: no handle wants it, nor what is gone and made from it."""
+        """Release what no handle wants, and nothing that is gone and wanted is made from."""
         released = self.released
         while released:
             content = released.pop()
-            if content.held is None or content.consumers or _needed(content):
+            if content.held is None or content.consumers or needed(content):
                 continue
             content.drop()
             released += [p for p in parents(content) if p.held is not None and not p.consumers]
@@ -238,20 +220,8 @@ class Evictor:
                 self._stand(content)
 
     def _stand(self, content: EvictableVersion) -> None:
-        # Make the standing of a version and of all that it is made from.
-        made, stack = [], [content]
-        while stack:
-            content = stack.pop()
-            if content.standing is None:
-                content.standing = Standing(self, self._cost_of(content))
-                stack += parents(content)
-                made.append(content)
-        for content in made:
-            me = weakref.ref(content)
-            for parent in parents(content):
-                parent.standing.readers.append(me)  # type: ignore[union-attr]
-        for content in made:
-            self.came_back(content)
+        for made in self.costs.add(content, self):
+            self.came_back(made)
 
     def _choose(self, ledger: Any) -> Any:
         scores = self.scores(ledger)
@@ -279,7 +249,7 @@ class Evictor:
                 self._leave(place)
                 continue
             standing = content.standing
-            above = self.above(content) * self.rule.chain if self.rule.chain else 0.0
+            above = self.costs.above(content) * self.rule.chain if self.rule.chain else 0.0
             self._worth[place] = (standing.cost + above) / max(content.nbytes, 1)
         n = len(self._places)
         latest, region = self._latest[:n], self.region()
@@ -293,57 +263,6 @@ class Evictor:
         index = self._ledgers.index(ledger) if ledger in self._ledgers else -2
         scores[self._ledger[:n] != index] = np.inf
         return scores
-
-    def above(self, content: Any) -> float:
-        """Return the cost of all that is gone and that a version is made from."""
-        standing = content.standing
-        if standing.above is None:
-            total, seen, stack = 0.0, {content}, [content]
-            while stack:
-                for parent in parents(stack.pop()):
-                    if parent not in seen and parent.held is None:
-                        seen.add(parent)
-                        if parent.standing is None:
-                            self._stand(parent)
-                        parent.standing.counted = True  # type: ignore[union-attr]
-                        total += parent.standing.cost  # type: ignore[union-attr]
-                        stack.append(parent)
-            standing.above = total
-        return standing.above  # type: ignore[no-any-return]
-
-    def _changed(self, content: Any) -> None:
-        # A version is gone, or back: what is computed from it costs more, or less.
-        stack = [content]
-        while stack:
-            standing = stack.pop().standing
-            for reference in () if standing is None else standing.readers:
-                reader = reference()
-                if reader is None or reader.standing is None:
-                    continue
-                known = reader.standing
-                if known.above is not None or known.counted:
-                    known.above, known.counted = None, False
-                    if known.place >= 0:
-                        self._stale.append(known.place)
-                    stack.append(reader)
-
-    def _cost_of(self, content: EvictableVersion) -> float:
-        # Of running its producer again.
-        call = content.producer
-        if not isinstance(call, OpCall | WriteCall):
-            return self.rule.bytes_weight * content.nbytes
-        plan = call.plan
-        found = self._costs.get(plan)
-        if found is None:
-            op = plan.op
-            flops = 0
-            if op.flops is not None:
-                specs = [s if isinstance(s, Spec) else None for s in plan.specs]
-                flops = int(op.flops(*specs, **plan.attributes))
-            moved = sum(s.nbytes for s in plan.specs if isinstance(s, Spec))
-            moved += sum(s.nbytes for s in plan.results)
-            found = self._costs[plan] = flops + self.rule.bytes_weight * moved
-        return found
 
     def _new_place(self) -> int:
         if self._free:
@@ -416,29 +335,13 @@ class Evictor:
         return found
 
 
-def _needed(content: Any) -> bool:
-    # True if a handle wants what is gone and is made from a version, through others that are gone.
-    seen, stack = {content}, [content]
-    while stack:
-        standing = stack.pop().standing
-        for reference in () if standing is None else standing.readers:
-            reader = reference()
-            if reader is None or reader in seen or reader.held is not None:
-                continue
-            if reader.consumers:
-                return True
-            seen.add(reader)
-            stack.append(reader)
-    return False
-
-
 def can_go(content: Any) -> bool:
     """True if nothing but a version holds its storage, so that dropping it frees the bytes."""
     return _count(content) <= _ALONE
 
 
 class _Sample:
-    __slots__ = ("held",)
+    held: Any
 
 
 def _references_of_a_pin() -> int:

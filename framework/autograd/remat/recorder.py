@@ -112,7 +112,8 @@ class _Holder(weakref.ref):  # type: ignore[type-arg]
 _flowed: dict[int, set[_Holder]] = {}
 
 
-def _flows_in(tensor: Tensor, content: ValueVersion | None) -> RegionInput:
+def flows_in(tensor: Tensor, content: ValueVersion | None) -> RegionInput:
+    """Hold a value that a recorded call reads and no region makes again."""
     held = RegionInput(tensor, content)
     key = id(held.storage)
     holder = _Holder(held, _left)  # one row with the next: the callback reads it
@@ -188,7 +189,7 @@ class RegionRecorder:
                 continue
             content = self.content_of(x._storage)
             if content is None or content.owner_region is None:  # kept, as if from outside
-                found.append(_flows_in(x, content))
+                found.append(flows_in(x, content))
                 continue
             found.append(StridedView(content, x))
             if content.owner_region is not region:

@@ -1,0 +1,163 @@
+"""What it costs to make a version again: its producer, and all that is gone above it.
+
+A version that is gone has to be replayed with the versions it is made from, through those that are
+gone as well. A sum over them is kept for each version that the evictor has asked about, and is made
+anew when something that it went through comes back or goes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...spec import Spec
+from .evictable import EvictableVersion, parents
+from .values import OpCall, WriteCall
+
+if TYPE_CHECKING:
+    from .evictor import Evictor
+
+
+@dataclass(frozen=True)
+class EvictionRule:
+    """How versions are compared.
+
+    Attributes:
+        bytes_weight: Operations in the time that moving a byte takes.
+        distance: Power of the time until the next read.
+        chain: Weight of what is gone above a version, beside its own cost.
+        smallest: Bytes below which nothing is dropped.
+    """
+
+    bytes_weight: float = 5.0
+    distance: float = 1.0
+    chain: float = 1.0
+    smallest: int = 1024
+
+
+class Standing:
+    """What the evictor knows of a version.
+
+    Attributes:
+        evictor: Who chooses.
+        cost: Of running its producer again, in operations.
+        readers: The versions that are computed from it, weakly.
+        above: Cost of running again what is gone and it is made from; None if not known.
+        counted: ``above`` of a reader has gone through this version, which was gone.
+        place: Where it stands among those that the evictor may choose; -1 if it does not.
+    """
+
+    __slots__ = ("above", "cost", "counted", "evictor", "place", "readers")
+
+    def __init__(self, evictor: Evictor, cost: float) -> None:
+        self.evictor = evictor
+        self.cost = cost
+        self.readers: list[Any] = []
+        self.above: float | None = None
+        self.counted = False
+        self.place = -1
+
+
+class ReplayCosts:
+    """The costs of the versions of a budget.
+
+    Args:
+        rule: Weighs bytes against operations.
+    """
+
+    def __init__(self, rule: EvictionRule) -> None:
+        self.rule = rule
+        self._costs: dict[Any, float] = {}  # by plan
+
+    def add(self, content: EvictableVersion, evictor: Evictor) -> list[EvictableVersion]:
+        """Make the standing of a version and of all that it is made from; return the new ones."""
+        made, stack = [], [content]
+        while stack:
+            content = stack.pop()
+            if content.standing is None:
+                content.standing = Standing(evictor, self._cost_of(content))
+                stack += parents(content)
+                made.append(content)
+        for content in made:
+            me = weakref.ref(content)
+            for parent in parents(content):
+                parent.standing.readers.append(me)  # type: ignore[union-attr]
+        return made
+
+    def above(self, content: EvictableVersion) -> float:
+        """Return the cost of all that is gone and that a version is made from."""
+        standing = content.standing
+        assert standing is not None
+        if standing.above is None:
+            total, seen, stack = 0.0, {content}, [content]
+            while stack:
+                for parent in parents(stack.pop()):
+                    if parent not in seen and parent.held is None:
+                        seen.add(parent)
+                        its = parent.standing
+                        assert its is not None
+                        its.counted = True
+                        total += its.cost
+                        stack.append(parent)
+            standing.above = total
+        return standing.above
+
+    def changed(self, content: EvictableVersion) -> list[int]:
+        """Note that a version is gone, or back: what is computed from it costs more, or less.
+
+        Returns:
+            The places of the versions of which that is so.
+        """
+        stale: list[int] = []
+        stack = [content]
+        while stack:
+            standing = stack.pop().standing
+            for reference in () if standing is None else standing.readers:
+                reader = reference()
+                if reader is None or reader.standing is None:
+                    continue
+                known = reader.standing
+                if known.above is not None or known.counted:
+                    known.above, known.counted = None, False
+                    if known.place >= 0:
+                        stale.append(known.place)
+                    stack.append(reader)
+        return stale
+
+    def _cost_of(self, content: EvictableVersion) -> float:
+        # Of running its producer again.
+        call = content.producer
+        if not isinstance(call, OpCall | WriteCall):
+            return self.rule.bytes_weight * content.nbytes
+        plan = call.plan
+        found = self._costs.get(plan)
+        if found is None:
+            op = plan.op
+            flops = 0
+            if op.flops is not None:
+                specs = [s if isinstance(s, Spec) else None for s in plan.specs]
+                flops = int(op.flops(*specs, **plan.attributes))
+            moved = sum(s.nbytes for s in plan.specs if isinstance(s, Spec))
+            moved += sum(s.nbytes for s in plan.results)
+            found = self._costs[plan] = flops + self.rule.bytes_weight * moved
+        return found
+
+
+def needed(content: Any) -> bool:
+    """True if a handle wants what is gone and is made from a version, through others gone."""
+    seen, stack = {content}, [content]
+    while stack:
+        standing = stack.pop().standing
+        for reference in () if standing is None else standing.readers:
+            reader = reference()
+            if reader is None or reader in seen or reader.held is not None:
+                continue
+            if reader.consumers:
+                return True
+            seen.add(reader)
+            stack.append(reader)
+    return False
+
+
+__all__ = ["EvictionRule", "ReplayCosts", "Standing", "needed"]
