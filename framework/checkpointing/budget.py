@@ -9,7 +9,7 @@ from typing import Any
 from ..attribution.frames import user_line
 from ..autograd.remat.evictable import BudgetRegion, EvictableVersion, Kept
 from ..autograd.remat.evictor import Evictor
-from ..autograd.remat.recorder import flows_in
+from ..autograd.remat.recorder import flows_in, leave_copies
 from ..autograd.remat.replay import Recomputed, common
 from ..autograd.remat.replay_costs import EvictionRule
 from ..autograd.remat.values import OpCall, RegionInput, StridedView
@@ -51,8 +51,7 @@ class BudgetRecorder(WriteCheckingRecorder):
 
         A running average, such as ``ema = 0.9 * ema + 0.1 * x``, would otherwise grow for ever.
         """
-        state = local.state
-        if not (state.grad or state.phase == "forward"):
+        if not _graph_may_want_it():
             return
         if self.left <= 0:  # here, and not between the parts of a call that is recorded
             self.pass_ended()
@@ -94,8 +93,13 @@ class BudgetRecorder(WriteCheckingRecorder):
 
     def before_write(self, inputs: Any) -> Any:
         """Record the arguments of an in-place write before it happens."""
-        noted = super().before_write(inputs)
-        content = self.content_of(inputs[0]._storage)
+        storage = inputs[0]._storage
+        content = self.content_of(storage)
+        if _graph_may_want_it() or (content is not None and content.stash is not None):
+            noted = super().before_write(inputs)
+        else:  # from here on it is a value from outside
+            leave_copies(storage)
+            noted = None
         if content is not None and content.held is not None:
             content.drop()  # who wants what is overwritten gets it by replay
         return noted
@@ -128,6 +132,12 @@ class BudgetRecorder(WriteCheckingRecorder):
         self.left = SETTLE_EVERY
         self.outside.clear()
         self.evictor.settle()
+
+
+def _graph_may_want_it() -> bool:
+    # What is computed now: not under `no_grad`, but in the forward of a Function.
+    state = local.state
+    return state.grad or state.phase == "forward"
 
 
 class _Budget:

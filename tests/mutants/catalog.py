@@ -45,6 +45,9 @@ SAVED = "framework/autograd/saved.py"
 POOL = "framework/memory/pool.py"
 LEDGER = "framework/memory/ledger.py"
 REPLAY = "framework/autograd/remat/replay.py"
+EVICTOR = "framework/autograd/remat/evictor.py"
+COSTS = "framework/autograd/remat/replay_costs.py"
+BUDGET = ("tests/budget/test_evictor.py", "tests/budget/test_contexts.py")
 CPU = "framework/kernels/cpu/"
 
 MUTANTS = (
@@ -167,6 +170,37 @@ MUTANTS = (
     Mutant(
         "a call keeps its demand for an outer region's value", REPLAY,
         "        crossed[content] -= 1\n", "", ("tests/checkpointing",),
+    ),
+    # Budgets of bytes
+    Mutant(
+        "nothing is dropped to make room", EVICTOR,
+        "            content = self._choose(ledger)\n", "            content = None\n", BUDGET,
+    ),
+    Mutant(
+        "what others drop is dropped too", EVICTOR,
+        "if self.busy or get_ident() != self.thread:", "if self.busy:", BUDGET,
+    ),
+    Mutant(
+        "what something gone is made from is let go", COSTS,
+        "            if reader.consumers:\n                return True\n", "", BUDGET,
+    ),
+    Mutant(
+        "a cost does not follow what is gone above it", COSTS,
+        "                        its.counted = True\n", "", BUDGET,
+    ),
+    Mutant(
+        "a backward pass lets go of nothing", EVICTOR,
+        "        with defer_interrupts():\n            self._settle()\n", "        return\n",
+        BUDGET,
+    ),
+    Mutant(
+        "the inner of two budgets holds", LEDGER,
+        "limit = min([self._own_limit, *[budget.limit for budget in budgets]])",
+        "limit = budgets[-1].limit if budgets else self._own_limit", BUDGET,
+    ),
+    Mutant(
+        "what no_grad computes is recorded", "framework/checkpointing/budget.py",
+        "        if not _graph_may_want_it():\n            return\n", "", BUDGET,
     ),
     Mutant(
         "a replay brings back one value at a time", REPLAY,

@@ -150,7 +150,6 @@ class Evictor:
                 self._ledgers.append(ledger)
             self._ledger[place] = self._ledgers.index(ledger)
             self._stale.append(place)
-            standing.above, standing.counted = None, False
             self._stale += self.costs.changed(content)
             if self.released is not None:  # what was held for its sake may go
                 self.released += [
