@@ -143,9 +143,9 @@ def u_net() -> Model:
 
 
 def deep() -> Model:
-    """1000 equal layers of 32, batch 64, SGD."""
+    """1000 equal layers of 32, batch 512, SGD."""
     net = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(1000)])
-    x = lt.randn(64, 32)
+    x = lt.randn(512, 32)
     return Model(net, optim.SGD(net.parameters(), lr=0.1), lambda: net(x).square().mean())
 
 

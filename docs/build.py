@@ -143,6 +143,7 @@ vmap
 prediction
 memory_pictures
 leaks
+budget
 checkpointing
 optimizer_memory
 training_checkpoints

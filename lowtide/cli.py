@@ -1,6 +1,6 @@
 """The lowtide command: its subcommands, what they take, and where each is.
 
-``python -m lowtide`` is the same command. Only the standard library is imported here: whatever a
+``python -m lowtide`` is the same command. Only the kinds of arguments are imported here: whatever a
 subcommand needs, it imports when it runs.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import lowtide
+from lowtide.cli_arguments import BUDGET, positive, size
 
 USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes, as shells know them
 
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "run-as-torch":
             from lowtide.as_torch.__main__ import run as run_as_torch
 
-            return run_as_torch(options.script, options.args, options.module)
+            return run_as_torch(options.script, options.args, options.module, options.memory_budget)
         if options.command == "compile":
             from lowtide import compile_command
 
@@ -156,18 +157,12 @@ def _add_machine(commands: Any) -> None:
         "Others are compiled when a program first calls them.",
     )  # fmt: skip
     ahead.add_argument(
-        "--jobs", type=_positive, metavar="N", help="processes at once (default: one for each core)"
+        "--jobs", type=positive, metavar="N", help="processes at once (default: one for each core)"
     )
     ahead.add_argument(
         "--clear", action="store_true", help="remove all kernels that are kept, and compile none"
     )
     _command(commands, "doctor", "show versions, devices, memory, kernels, and what is missing")
-
-
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text):
-        return int(text)
-    raise argparse.ArgumentTypeError(f"takes a number of processes, 1 or more; got {text!r}")
 
 
 def _add_scripts(commands: Any) -> None:
@@ -208,6 +203,8 @@ def _add_scripts(commands: Any) -> None:
         "run-as-torch",
         "run a PyTorch script as it is: in it, `import torch` means lowtide",
     )
+    for command in (profile, as_torch):
+        command.add_argument("--memory-budget", metavar="SIZE", type=size, help=BUDGET)
     for command in (profile, estimate, leaks, advise, as_torch):
         if command is not as_torch:
             command.add_argument("--as-torch", action="store_true", help=AS_TORCH)
@@ -277,6 +274,7 @@ def _profiling(options: argparse.Namespace) -> int:
             module=options.module,
             live=options.live,
             full=options.full,
+            budget=options.memory_budget,
         )
     asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
     files = {kind: file for kind, file in asked.items() if file}

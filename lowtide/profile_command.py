@@ -21,6 +21,7 @@ from lowtide.script_command import (
     run_script,
     script_is_there,
     told_to_end,
+    within_budget,
 )
 
 
@@ -33,6 +34,7 @@ def profile(
     module: bool = False,
     live: bool = False,
     full: bool = False,
+    budget: int | None = None,
 ) -> int:
     """Run a script under a profiler; print the verdict, write ``run.json``, page and picture.
 
@@ -48,6 +50,7 @@ def profile(
         module: ``script`` is a module's name.
         live: Publish what lives meanwhile, for ``lowtide top``.
         full: Print all tables, not the verdict alone.
+        budget: Bytes that may live at once (:class:`lowtide.memory_budget`); None for any number.
 
     Returns:
         The script's exit code; 1 if it raised.
@@ -66,7 +69,7 @@ def profile(
         return USAGE_ERROR
     prof = MemoryProfiler(lines=lines, timeline=timeline, leaks=lines)
     process = os.getpid()
-    code = run_script(script, args, module, inside=_recorded(prof, live))
+    code = run_script(script, args, module, inside=_recorded(prof, live, budget))
     if os.getpid() != process:  # a copy that the script forked has come to its end
         return code
     if not prof.recording.devices:
@@ -97,8 +100,9 @@ def profile(
 
 
 @contextlib.contextmanager
-def _recorded(prof: Any, live: bool) -> Iterator[None]:
-    with prof, told_to_end(), _published(prof) if live else contextlib.nullcontext():
+def _recorded(prof: Any, live: bool, budget: int | None) -> Iterator[None]:
+    published = _published(prof) if live else contextlib.nullcontext()
+    with prof, told_to_end(), published, within_budget(budget):
         yield
 
 

@@ -199,6 +199,31 @@ class _Terminated(SystemExit):
 
 
 @contextlib.contextmanager
+def within_budget(limit: int | None) -> Iterator[None]:
+    """Keep the live bytes of the block within a budget, and tell on stderr what that took.
+
+    Args:
+        limit: Bytes; None for no budget.
+    """
+    if limit is None:
+        yield
+        return
+    import lowtide
+    from lowtide.framework.memory.ledger import format_bytes
+
+    budget = lowtide.memory_budget(limit)
+    budget.where = "the option --memory-budget"
+    with budget:
+        yield
+    print(
+        f"memory budget of {format_bytes(limit)}: at most "
+        f"{format_bytes(lowtide.max_memory_allocated())} live; {budget.evictions} values dropped "
+        f"({format_bytes(budget.evicted_bytes)}), {budget.replays} replays",
+        file=sys.stderr,
+    )
+
+
+@contextlib.contextmanager
 def told_to_end() -> Iterator[None]:
     """Let SIGTERM, which ``timeout`` and batch systems send, end the block as an exception does."""
     main = threading.current_thread() is threading.main_thread()

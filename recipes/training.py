@@ -18,6 +18,7 @@ one, and computes what the whole run would have computed, to the last bit.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import platform
 import signal
@@ -33,6 +34,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import lowtide as lt
+from lowtide.framework.memory.ledger import format_bytes
 from lowtide.profiling import MemoryProfiler
 from lowtide.recipes.options import options as options
 from lowtide.recipes.run_folder import RESULTS, RunFolder
@@ -92,6 +94,14 @@ class Run:
             self.console.print(f"Resumed after step {self.done} of {self.total}, in {self.folder}.")
         (self.folder / RESULTS).unlink(missing_ok=True)
 
+    def _budget(self) -> Any:
+        limit = self.args.memory_budget
+        if limit is None:
+            return contextlib.nullcontext()
+        budget = lt.memory_budget(limit, self.args.device)
+        budget.where = "the option --memory-budget"
+        return budget
+
     def __iter__(self) -> Iterator[int]:
         columns = (
             TextColumn(self.name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -102,8 +112,9 @@ class Run:
         before = signal.signal(signal.SIGINT, self._interrupt)
         lt.reset_peak_memory_stats(self.args.device)
         began = time.perf_counter() - self.seconds
+        budget = self._budget()
         try:
-            with Progress(*columns, console=self.console) as progress:
+            with Progress(*columns, console=self.console) as progress, budget:
                 task = progress.add_task("", total=self.total, completed=self.done, loss=0, live=0)
                 while self.done < self.total and not self._stop:
                     if profiler is not None and self.done == first:
@@ -126,6 +137,12 @@ class Run:
             if self.profile is not None:
                 self.profile.stop()  # the run may have been shorter
         self.peak = lt.memory_stats(self.args.device)["peak_by_role"]
+        if self.args.memory_budget is not None:
+            self.console.print(
+                f"In a budget of {format_bytes(budget.limit)}: {budget.evictions} values dropped, "
+                f"{budget.replays} replays.",
+                highlight=False,
+            )
         if self.done < self.total:
             self.console.print(
                 f"\nInterrupted after step {self.done} of {self.total}; its checkpoint is in "

@@ -192,6 +192,7 @@ class memory_budget(WholeContext, _Mode):
         evictions: Values dropped so far.
         evicted_bytes: Their bytes.
         replays: How often values were made again.
+        where: What messages say began it; the user's line if None.
 
     Raises:
         MemoryLimitError: (by an op inside) Everything that can be dropped is, and the op would
@@ -218,6 +219,7 @@ class memory_budget(WholeContext, _Mode):
         self.limit = as_bytes(limit, "memory_budget: limit")
         self.device = None if device is None else as_device(device)
         self.rule = rule or EvictionRule()
+        self.where: str | None = None
         self._open: dict[int, list[Any]] = {}  # what was entered, by thread
         self._regions: dict[int, BudgetRegion] = {}  # by thread
 
@@ -230,6 +232,7 @@ class memory_budget(WholeContext, _Mode):
 
     def _again(self) -> Any:
         found = type(self)(self.limit, self.device, rule=self.rule)
+        found.where = self.where
         found._regions = self._regions  # a function called again goes on with its budget
         return found
 
@@ -237,7 +240,7 @@ class memory_budget(WholeContext, _Mode):
         state, me = local.state, get_ident()
         ledger = backend(self.device or get_default_device()).ledger
         recorder = state.recorder
-        where = user_line() or "an unknown line"
+        where = self.where or user_line() or "an unknown line"
         before = (recorder, state.saver, state.notes_results)
         if recorder is None:
             region = self._regions.get(me)

@@ -9,7 +9,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lowtide.script_command import USAGE_ERROR, run_script, script_is_there
+from lowtide.cli_arguments import BUDGET, size
+from lowtide.script_command import USAGE_ERROR, run_script, script_is_there, within_budget
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,29 +25,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="lowtide run-as-torch", description="Run a PyTorch script as it is, on lowtide."
     )
+    parser.add_argument("--memory-budget", metavar="SIZE", type=size, help=BUDGET)
     parser.add_argument(
         "-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m"
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="what the script itself takes")
     options = parser.parse_args(argv)
-    return run(options.script, options.args, module=options.module)
+    return run(options.script, options.args, options.module, options.memory_budget)
 
 
-def run(script: str, args: Sequence[str], module: bool = False) -> int:
+def run(script: str, args: Sequence[str], module: bool = False, budget: int | None = None) -> int:
     """Run a script to its end.
 
     Args:
         script: A file, or a module's name.
         args: What the script finds in ``sys.argv``.
         module: ``script`` is a module's name.
+        budget: Bytes that may live at once (:class:`lowtide.memory_budget`); None for any number.
 
     Returns:
         As :func:`main`.
     """
     if not script_is_there("run-as-torch", script, module):
         return USAGE_ERROR
-    return run_script(script, args, module)
+    return run_script(script, args, module, within_budget(budget))
 
 
 if __name__ == "__main__":

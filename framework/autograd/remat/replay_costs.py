@@ -118,10 +118,13 @@ class ReplayCosts:
                 if reader is None or reader.standing is None:
                     continue
                 known = reader.standing
-                if known.above is not None or known.counted:
+                if reader.held is not None:  # sums below end here
+                    if known.above is not None:
+                        known.above = None
+                        if known.place >= 0:
+                            stale.append(known.place)
+                elif known.counted:
                     known.above, known.counted = None, False
-                    if known.place >= 0:
-                        stale.append(known.place)
                     stack.append(reader)
         return stale
 
