@@ -58,6 +58,22 @@ class MemoryLimitError(OutOfMemoryError):
     """An allocation would exceed the limit set by ``set_memory_limit``."""
 
 
+class InfeasibleBudget(OutOfMemoryError):
+    """No way is known to run a step within a budget of bytes (:func:`lowtide.fit`).
+
+    Attributes:
+        floor: The least budget that was found to do.
+        floor_proved: Bytes below which no budget can do: at one instant so many cannot be dropped.
+        where: The op, and the user's line, at that instant.
+    """
+
+    def __init__(self, message: str, floor: int, floor_proved: int, where: str) -> None:
+        super().__init__(message)
+        self.floor = floor
+        self.floor_proved = floor_proved
+        self.where = where
+
+
 class SerializationError(RuntimeError):
     """A training checkpoint cannot be read or written."""
 

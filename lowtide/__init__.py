@@ -98,6 +98,7 @@ from lowtide.framework.checkpointing.regions import checkpoint as checkpoint
 # Errors
 from lowtide.framework.errors import CheckpointError as CheckpointError
 from lowtide.framework.errors import GradientError as GradientError
+from lowtide.framework.errors import InfeasibleBudget as InfeasibleBudget
 from lowtide.framework.errors import MemoryLimitError as MemoryLimitError
 from lowtide.framework.errors import OutOfMemoryError as OutOfMemoryError
 from lowtide.framework.errors import SerializationError as SerializationError
@@ -189,6 +190,9 @@ if _TYPE_CHECKING:
     from lowtide import xpu as xpu
 else:
     from lowtide import checkpointing as checkpointing
+
+# Plans within a budget of bytes
+from lowtide.profiling.estimate.budget_fit import fit as fit
 
 from lowtide.profiling.publisher import publish_if_asked as _publish_if_asked
 

@@ -13,6 +13,9 @@ else:
     from .analysis.tables import Table as Table
     from .analysis.timeline import Timeline as Timeline
     from .estimate.advise import advise as advise
+    from .estimate.budget_fit import Decision as Decision
+    from .estimate.budget_fit import Plan as Plan
+    from .estimate.budget_fit import fit as fit
     from .estimate.estimate import DeviceEstimate as DeviceEstimate
     from .estimate.estimate import Estimate as Estimate
     from .estimate.estimate import estimate as estimate

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from threading import RLock, get_ident
 from typing import Any
 
@@ -63,6 +64,7 @@ class Evictor:
         self.region: Any = None  # the budget's, weakly: it refers to the evictor
         self.active = False
         self.busy = False
+        self.on_drop: Callable[[Any], None] | None = None  # told of each version that is dropped
         self.released: list[Any] | None = None
         self.evictions = self.evicted_bytes = self.replays = 0
         self._places: list[Any] = []  # versions that are held, weakly; None: free
@@ -101,6 +103,8 @@ class Evictor:
             content.drop()
             self.evictions += 1
             self.evicted_bytes += content.nbytes
+            if self.on_drop is not None:
+                self.on_drop(content)
         return True
 
     def close(self) -> None:
@@ -257,7 +261,7 @@ class Evictor:
         elif local.state.running is not None:
             distance = region.now - np.where(latest <= region.now, latest, self._first[:n])
         else:
-            distance = region.clock - latest
+            distance = region.clock - latest + 2 * max(self.rule.reads - region.clock, 0)
         scores = self._worth[:n] / np.maximum(distance, 1) ** self.rule.distance
         index = self._ledgers.index(ledger) if ledger in self._ledgers else -2
         scores[self._ledger[:n] != index] = np.inf

@@ -28,12 +28,15 @@ class EvictionRule:
         distance: Power of the time until the next read.
         chain: Weight of what is gone above a version, beside its own cost.
         smallest: Bytes below which nothing is dropped.
+        reads: How many values a step saves, if that is known: forward then knows how long it is
+            until each is read, and not only how long ago it was saved.
     """
 
     bytes_weight: float = 5.0
     distance: float = 1.0
     chain: float = 1.0
     smallest: int = 1024
+    reads: int = 0
 
 
 class Standing:
