@@ -3,7 +3,8 @@
 A share of s % is a budget of what lived before the step, and s % of what the plain step's peak has
 above that. For each share, in a forked copy: the step in imagination (operations, peak) and for
 real (peak, bits of the parameters, process time, least of some). ``per block`` is activation
-checkpointing of each block, with the share that its peak is.
+checkpointing of each block, with the share that its peak is. ``planned`` are the operations that
+:func:`lowtide.fit` finds, and the seconds it takes; the columns before it are without a plan.
 
     python -m benchmarks.budget [--only NAME ...] [--shares 0.8 0.5 ...] [--steps N] [--json FILE]
 
@@ -233,7 +234,10 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
     start, above = plain["start"], plain["peak"] - plain["start"]
     print(f"\n{name}: {MODELS[name].__doc__}")
     print(f"  before {format_bytes(start)}, peak {format_bytes(plain['peak'])}")
-    print(f"  {'budget':>9} {'peak':>10} {'FLOPs':>8} {'time':>6} {'evicted':>8} {'replays':>8}")
+    print(
+        f"  {'budget':>9} {'peak':>10} {'FLOPs':>8} {'time':>6} {'evicted':>8} {'replays':>8} "
+        f"{'planned':>8} {'in s':>5}"
+    )
     free = recording(model, 2 * steps)
     print(f"  {'free':>9} {'':>10} {'+0.0 %':>8} {free:>6.2f}")
     found = [{"model": name, "share": "free", "time": free}]
@@ -255,9 +259,18 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
         peak = (run["peak"] - start) / above
         print(
             f"  {label:>9} {peak:>9.1%} {added:>+8.1%} {row['time']:>6.2f} "
-            f"{guess['evictions']:>8} {guess['replays']:>8}{odd}",
+            f"{guess['evictions']:>8} {guess['replays']:>8} {planned(limit)}{odd}",
             flush=True,
         )
+
+    def planned(limit: int | None) -> str:
+        if limit is None:
+            return ""
+        began = time.perf_counter()
+        plan = lt.fit(model.step, budget=limit)
+        seconds = time.perf_counter() - began
+        found[-1] |= {"planned": plan.added, "fit_seconds": seconds, "floor": plan.floor_proved}
+        return f"{plan.added:>+8.1%} {seconds:>5.1f}"
 
     for share in shares:
         limit = int(start + share * above)

@@ -35,6 +35,7 @@ EXAMPLES = {
     "estimate": "lowtide estimate train.py",
     "leaks": "lowtide leaks train.py",
     "advise": "lowtide advise --limit 2GiB train.py",
+    "fit": "lowtide fit --budget 2GiB train.py",
     "fit-table": "lowtide fit-table models.py --limits 1GiB,2GiB",
     "report": "lowtide report train-memory --html page.html",
     "diff": "lowtide diff before-memory after-memory --fail-over 2%",
@@ -95,6 +96,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 options.out,
                 module=options.module,
                 gpu=options.gpu,
+            )
+        if options.command == "fit":
+            from lowtide import fit_command
+
+            return fit_command.fit(
+                options.script,
+                options.args,
+                options.budget,
+                options.out,
+                module=options.module,
+                as_torch=options.as_torch,
             )
         if options.command in ("advise", "fit-table"):
             return _fitting(options)
@@ -190,7 +202,12 @@ def _add_scripts(commands: Any) -> None:
         help="what may live: 2GiB, 500MB, bytes (default: the limit that the script sets)",
     )  # fmt: skip
     advise.add_argument("--device", help="whose memory is meant (default: the fullest)")
-    for command in (estimate, advise, leaks):
+    budget = _command(
+        commands, "fit", "predict how a script runs within a number of bytes, without computing",
+        "The exit code is 1 if it does not fit.",
+    )  # fmt: skip
+    budget.add_argument("--budget", metavar="SIZE", type=size, help=BUDGET)
+    for command in (estimate, advise, leaks, budget):
         command.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
     for command in (estimate, advise):
         command.add_argument(
@@ -205,7 +222,7 @@ def _add_scripts(commands: Any) -> None:
     )
     for command in (profile, as_torch):
         command.add_argument("--memory-budget", metavar="SIZE", type=size, help=BUDGET)
-    for command in (profile, estimate, leaks, advise, as_torch):
+    for command in (profile, estimate, leaks, advise, budget, as_torch):
         if command is not as_torch:
             command.add_argument("--as-torch", action="store_true", help=AS_TORCH)
         command.add_argument(

@@ -19,6 +19,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+import lowtide
+from lowtide.framework.memory.ledger import format_bytes
+
 USAGE_ERROR, INTERRUPTED = 2, 130
 
 
@@ -208,9 +211,6 @@ def within_budget(limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    import lowtide
-    from lowtide.framework.memory.ledger import format_bytes
-
     budget = lowtide.memory_budget(limit)
     budget.where = "the option --memory-budget"
     with budget:

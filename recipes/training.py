@@ -34,7 +34,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import lowtide as lt
-from lowtide.framework.memory.ledger import format_bytes
 from lowtide.profiling import MemoryProfiler
 from lowtide.recipes.options import options as options
 from lowtide.recipes.run_folder import RESULTS, RunFolder
@@ -139,8 +138,8 @@ class Run:
         self.peak = lt.memory_stats(self.args.device)["peak_by_role"]
         if self.args.memory_budget is not None:
             self.console.print(
-                f"In a budget of {format_bytes(budget.limit)}: {budget.evictions} values dropped, "
-                f"{budget.replays} replays.",
+                f"In a budget of {budget.limit / 2**20:.1f} MiB: {budget.evictions} values "
+                f"dropped, {budget.replays} replays.",
                 highlight=False,
             )
         if self.done < self.total:

@@ -223,9 +223,20 @@ class memory_budget(WholeContext, _Mode):
         self._open: dict[int, list[Any]] = {}  # what was entered, by thread
         self._regions: dict[int, BudgetRegion] = {}  # by thread
 
-    evictions = property(lambda self: self._sum("evictions"), doc="Values dropped so far.")
-    evicted_bytes = property(lambda self: self._sum("evicted_bytes"), doc="Their bytes.")
-    replays = property(lambda self: self._sum("replays"), doc="How often values were made again.")
+    @property
+    def evictions(self) -> int:
+        """Values dropped so far."""
+        return self._sum("evictions")
+
+    @property
+    def evicted_bytes(self) -> int:
+        """Bytes of the values dropped so far."""
+        return self._sum("evicted_bytes")
+
+    @property
+    def replays(self) -> int:
+        """How often values were made again."""
+        return self._sum("replays")
 
     def _sum(self, name: str) -> int:
         return sum(getattr(region.evictor, name) for region in list(self._regions.values()))

@@ -126,8 +126,8 @@ class Plan(memory_budget):
         self.dropped, self.replayed = found.evictions, found.replays
         self.floor_proved, self.set_by = plain.need, plain.where
         self.decisions = [
-            Decision(*key[:3], nbytes, times)
-            for key, (nbytes, times) in sorted(found.dropped, key=lambda d: -d[1][0])
+            Decision(module, line, op, nbytes, times)
+            for (module, line, op), (nbytes, times) in sorted(found.dropped, key=lambda d: -d[1][0])
         ]
         self._plain, self._imagine = plain, imagine
         self._floor: int | None = None
@@ -153,7 +153,7 @@ class Plan(memory_budget):
         lines = [
             f"budget {format_bytes(self.limit)}: peak {format_bytes(self.peak)} "
             f"(plain {format_bytes(self.plain_peak)}), {self.added:+.1%} operations",
-            f"{self.dropped} values dropped a step, {self.replayed} replays; below "
+            f"{self.dropped} values dropped, {self.replayed} replays; below "
             f"{format_bytes(self.floor_proved)} nothing can do ({self.set_by})",
         ]
         lines += [f"  {decision}" for decision in self.decisions[:10]]
@@ -236,6 +236,30 @@ def fit(
     return Plan(used, where, rule, plain, found, imagine)
 
 
+def fit_program(program: Callable[[], Any], budget: int, device: Any = None) -> Plan:
+    """Find out how a program runs to its end within a budget, as ``--memory-budget`` runs it.
+
+    Args:
+        program: Runs it from its start to its end.
+        budget: Bytes.
+        device: The default device if None.
+
+    Raises:
+        InfeasibleBudget: As :func:`fit`.
+    """
+    where = as_device(device) if device is not None else get_default_device()
+    rule = EvictionRule()
+
+    def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
+        return run_apart(lambda: _imagined(program, (), {}, where, limit, rule, watch, 1))
+
+    plain = imagine(None, rule, "need")
+    found = imagine(budget, rule, "dropped") if plain.need <= budget else None
+    if found is None or found.peak > budget:
+        raise _infeasible(imagine, plain, budget, where, [rule])
+    return Plan(budget, where, rule, plain, found, imagine)
+
+
 def _rules(plain: Imagined) -> list[EvictionRule]:
     # What was worth trying on transformers, convolutions and trees.
     first = EvictionRule()
@@ -245,10 +269,15 @@ def _rules(plain: Imagined) -> list[EvictionRule]:
     return list(dict.fromkeys([*found, replace(first, bytes_weight=0.0)]))
 
 
-def least(imagine: Callable[..., Imagined], plain: Imagined, high: int) -> int:
+def least(
+    imagine: Callable[..., Imagined],
+    plain: Imagined,
+    high: int,
+    rules: list[EvictionRule] | None = None,
+) -> int:
     """Return the least budget with which the step fits, by halving; ``high`` is one that does."""
     low = max(plain.need, plain.start) - 1
-    rules = _rules(plain)[:3]
+    rules = rules or _rules(plain)[:3]
     for _ in range(HALVINGS):
         if high - low <= max(1, high // 1000):
             break
@@ -261,9 +290,13 @@ def least(imagine: Callable[..., Imagined], plain: Imagined, high: int) -> int:
 
 
 def _infeasible(
-    imagine: Callable[..., Imagined], plain: Imagined, limit: int, device: Any
+    imagine: Callable[..., Imagined],
+    plain: Imagined,
+    limit: int,
+    device: Any,
+    rules: list[EvictionRule] | None = None,
 ) -> InfeasibleBudget:
-    floor = least(imagine, plain, plain.peak)
+    floor = least(imagine, plain, plain.peak, rules)
     roles = {name: n for name, n in zip(ROLES, plain.roles, strict=True) if n}
     ways = ["a smaller batch lowers what grows with it"]
     if roles.get("gradient"):
@@ -309,6 +342,7 @@ def _imagined(
     limit: int | None,
     rule: EvictionRule,
     watch: str,
+    most: int = MOST_STEPS,
 ) -> Imagined:
     # In a forked copy of the process.
     executor = fake_kernels.begin()
@@ -327,7 +361,7 @@ def _imagined(
     context = memory_budget(0 if limit is None else limit, device, rule=rule)
     context._regions[get_ident()] = region
     try:
-        for _ in range(MOST_STEPS):
+        for _ in range(most):
             executor.flops = Counter()
             dropped.clear()
             past = evictor.evictions, evictor.replays, region.clock
@@ -412,4 +446,4 @@ class _Needs(Evictor):
             )
 
 
-__all__ = ["Decision", "Plan", "fit"]
+__all__ = ["Decision", "Plan", "fit", "fit_program"]

@@ -73,6 +73,24 @@ def test_a_profile_in_a_budget(tmp_path):
     assert json.loads((tmp_path / "train-memory" / "run.json").read_text())
 
 
+def test_a_script_is_fitted_without_computing(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ("fit", "--as-torch", "--budget", "3MiB", "-o", "fit.json", "train.py")
+    code, out, err = lowtide(tmp_path, *words)
+    assert code == 0, err
+    assert out.startswith("budget 3.00 MiB: peak ")
+    assert f"lowtide run-as-torch --memory-budget {3 * 2**20} train.py" in out
+    figures = json.loads((tmp_path / "fit.json").read_text())
+    code, _, err = lowtide(tmp_path, "run-as-torch", "--memory-budget", "3MiB", "train.py")
+    assert f"at most {figures['peak_bytes'] / 2**20:.2f} MiB live; {figures['dropped']} val" in err
+    code, _, err = lowtide(tmp_path, "fit", "--as-torch", "--budget", "1MiB", "train.py")
+    assert code == 1
+    assert "no way was found to run the step within 1.00 MiB on cpu" in err
+    code, _, err = lowtide(tmp_path, "fit", "--as-torch", "train.py")
+    assert code == 2
+    assert "--budget 2GiB" in err
+
+
 @pytest.mark.parametrize("text", ["lots", "-1", "3 apples", ""])
 def test_what_is_no_size_is_refused_at_once(text, tmp_path):
     code, _, err = lowtide(tmp_path, "run-as-torch", f"--memory-budget={text}", "train.py")

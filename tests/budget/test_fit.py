@@ -183,7 +183,7 @@ def test_a_plan_tells_itself():
     plan = lt.fit(step, budget=live() + 700_000)
     text = str(plan)
     assert text.startswith(f"budget {plan.limit / 2**20:.2f} MiB: peak ")
-    assert f"{plan.dropped} values dropped a step, {plan.replayed} replays" in text
+    assert f"{plan.dropped} values dropped, {plan.replayed} replays" in text
     assert "test_fit.py:" in text
     assert repr(plan).startswith("<Plan: budget ")
 

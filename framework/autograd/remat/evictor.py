@@ -29,13 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from ...device import device
-from ...devices import backend
-from ...dtypes import uint8
 from ...interrupts import defer_interrupts
 from ...modes import local
-from ...spec import Spec
-from ..saved import Pin
 from .evictable import EvictableVersion, parents
 from .replay_costs import EvictionRule, ReplayCosts, needed
 
@@ -344,17 +339,9 @@ def can_go(content: Any) -> bool:
 
 
 class _Sample:
+    # What a version, its pin and its storage look like to `_count`.
     held: Any
-
-
-def _references_of_a_pin() -> int:
-    # How many references `can_go` counts where only the pin holds a storage. The interpreter's own
-    # differ by version.
-    storage = backend(device("cpu")).empty(Spec((1,), uint8, device("cpu")))[0]
-    sample = _Sample()
-    sample.held = Pin(storage)
-    del storage
-    return _count(sample)
+    storage: Any
 
 
 def _count(content: Any) -> int:
@@ -362,6 +349,15 @@ def _count(content: Any) -> int:
     storage = pin.storage
     del pin
     return sys.getrefcount(storage)
+
+
+def _references_of_a_pin() -> int:
+    # How many references `can_go` counts where only the pin holds a storage. The interpreter's own
+    # differ by version.
+    sample = _Sample()
+    sample.held = _Sample()
+    sample.held.storage = _Sample()
+    return _count(sample)
 
 
 _ALONE = _references_of_a_pin()
