@@ -87,27 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from lowtide import diff_command
 
             return diff_command.diff(options.before, options.after, options.html, options.fail_over)
-        if options.command == "estimate":
-            from lowtide import estimate_command
-
-            return estimate_command.estimate(
-                options.script,
-                options.args,
-                options.out,
-                module=options.module,
-                gpu=options.gpu,
-            )
-        if options.command == "fit":
-            from lowtide import fit_command
-
-            return fit_command.fit(
-                options.script,
-                options.args,
-                options.budget,
-                options.out,
-                module=options.module,
-                as_torch=options.as_torch,
-            )
+        if options.command in ("estimate", "fit"):
+            return _estimating(options)
         if options.command in ("advise", "fit-table"):
             return _fitting(options)
         if options.command == "leaks":
@@ -260,6 +241,27 @@ def _add_recordings(commands: Any) -> None:
     top = _command(commands, "top", "show the live bytes of a running script")
     top.add_argument("pid", nargs="?", type=int, metavar="PID", help="its process; without: a list")
     top.add_argument("--once", action="store_true", help="print once, and do not refresh")
+
+
+def _estimating(options: argparse.Namespace) -> int:
+    from lowtide import estimate_command
+
+    if options.command == "estimate":
+        return estimate_command.estimate(
+            options.script,
+            options.args,
+            options.out,
+            module=options.module,
+            gpu=options.gpu,
+        )
+    return estimate_command.fit(
+        options.script,
+        options.args,
+        options.budget,
+        options.out,
+        module=options.module,
+        as_torch=options.as_torch,
+    )
 
 
 def _fitting(options: argparse.Namespace) -> int:
