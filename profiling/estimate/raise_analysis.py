@@ -30,7 +30,8 @@ def past_raising(code: types.CodeType, at: int, guess: bool | None) -> bool | No
     places = {step.offset: k for k, step in enumerate(steps)}
     k = places.get(at, len(steps))
     if k < len(steps) and not _decides(steps[k].opname):
-        k += 1
+        # In a function that ran often, Python 3.11 may call where it used to prepare the call.
+        k += 2 if steps[k].opname == "PRECALL" else 1
         while k < len(steps) and steps[k].opname in _BETWEEN:
             k += 1
     if k >= len(steps) or not _decides(steps[k].opname):
