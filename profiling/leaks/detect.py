@@ -258,7 +258,8 @@ class detect_retained(WholeContext):
         }
         cases = [c for c in self._records.values() if c.root_object is not None]
         growing = [c for c in cases if not c.graph]
-        found, before = None, cases
+        before = cases
+        found: Shares | None = None
         if growing:
             found = self._weigh(cases, growing)
             # What holds too few steps is looked for again; what is not told shares with nobody.
