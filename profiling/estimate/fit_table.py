@@ -197,11 +197,11 @@ def fit_table(
         >>> import lowtide as lt
         >>> table = lt.profiling.fit_table(
         ...     {"narrow": lambda: lt.nn.Linear(64, 64), "wide": lambda: lt.nn.Linear(64, 256)},
-        ...     ["1MiB", "8MiB"],
+        ...     ["1MiB"],
         ...     batch=lambda n: lt.randn(n, 64),
         ...     optimizer=lt.optim.AdamW,
         ... )
-        >>> table.batch("narrow", "8MiB") > table.batch("wide", "8MiB") > 0
+        >>> table.batch("narrow", "1MiB") > table.batch("wide", "1MiB") > 0
         True
     """
     named = _named(models)

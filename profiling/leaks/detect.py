@@ -44,7 +44,7 @@ from .findings import (
 from .growing_tensors import GrowingTensors
 from .node_tracker import NodeTracker, Site
 from .noted_findings import NotedFindings
-from .ownership import shares
+from .ownership import Shares, shares
 from .referrers import ReferrerPath
 from .survivors import SIGN, SOURCES, LiveNodes
 
@@ -258,19 +258,27 @@ class detect_retained(WholeContext):
         }
         cases = [c for c in self._records.values() if c.root_object is not None]
         growing = [c for c in cases if not c.graph]
+        before = cases
+        found: Shares | None = None
         if growing:
-            self._weigh(cases, growing)
+            found = self._weigh(cases, growing)
             # What holds too few steps is looked for again; what is not told shares with nobody.
             self._records = {k: c for k, c in self._records.items() if c.graph or c.enough}
             told = [id(c) for c in self._told().values()]
             cases = [c for c in cases if c.graph or id(c) in told]
-        self._weigh(cases, cases)
+        self._weigh(cases, cases, found if len(cases) == len(before) else None)
 
-    def _weigh(self, cases: list[FindingRecord], which: list[FindingRecord]) -> None:
+    def _weigh(
+        self,
+        cases: list[FindingRecord],
+        which: list[FindingRecord],
+        found: Shares | None = None,
+    ) -> Shares | None:
         roots = [c.root_object for c in cases if c.root_object is not None]
-        found = shares(roots, self._generations, self._tensors.steps_of()) if roots else None
+        if found is None and roots:
+            found = shares(roots, self._generations, self._tensors.steps_of())
         if found is None:
-            return
+            return None
         self.shared_bytes, self.elsewhere_bytes = found.together, found.elsewhere
         for case in which:
             owned = found.owned.get(case.root_object)  # type: ignore[arg-type]
@@ -282,6 +290,7 @@ class detect_retained(WholeContext):
                 self._records = {k: c for k, c in self._records.items() if c is not case}
                 continue
             case.weigh(owned, self._generations.step, self._ends)
+        return found
 
     def _growing(self, look: LiveNodes, suspicious: set[Site]) -> bool:
         held, carried = look.ends(suspicious)

@@ -20,6 +20,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -154,14 +155,16 @@ class _Heap:
         kinds = {r.key: r.kind for r in roots}
         # One list from now on, so that every object in it has one reference more.
         every = gc.get_objects()
-        self.objects.extend([o for o in every if kinds.get(id(o)) is type(o)])
+        with_key = compress(every, map(kinds.__contains__, map(id, every)))
+        self.objects.extend([o for o in with_key if kinds[id(o)] is type(o)])
         missing = kinds.keys() - {id(o) for o in self.objects}
         if missing:  # gc knows no dict of arrays alone, but who holds it
             held = gc.get_referents(*every)
-            met_there = {id(o): o for o in held if kinds.get(id(o)) is type(o)}
-            self.objects.extend(o for key, o in met_there.items() if key in missing)
+            with_key = compress(held, map(missing.__contains__, map(id, held)))
+            met_there = {id(o): o for o in with_key if kinds[id(o)] is type(o)}
+            self.objects.extend(met_there.values())
             del held, met_there
-        del every
+        del every, with_key
         self.place.update((id(o), k) for k, o in enumerate(self.objects))
         skip = _namespaces()
         k = 0

@@ -111,7 +111,9 @@ def test_a_copy_that_nobody_calls_is_left_out():
     assert "average" not in str(found)
 
 
-@pytest.mark.parametrize("columns", [80, 100, 200])
+@pytest.mark.parametrize(
+    "columns", [80, *(pytest.param(n, marks=pytest.mark.deep) for n in (100, 200))]
+)
 def test_no_line_is_wider_than_the_terminal(world, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     _, step, x, y = world

@@ -180,7 +180,7 @@ def test_what_piles_up_is_counted_to_the_byte(kept: str, where: str, ends: str) 
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_drawn_containers_are_counted_to_the_byte(seed: int) -> None:
     drawn = random.Random(seed)
     for _ in range(10):

@@ -94,7 +94,7 @@ def test_findings_sum_to_what_dropping_them_frees() -> None:
 
 @pytest.mark.deep
 def test_findings_of_many_programs_sum_to_what_dropping_them_frees() -> None:
-    assert sum(check(seed) for seed in range(100, 160)) > 60
+    assert sum(check(seed) for seed in range(100, 130)) > 30
 
 
 def test_two_lists_of_sums_and_of_losses() -> None:
