@@ -7,6 +7,7 @@ checkpointing of each block, with the share that its peak is. ``planned`` are th
 :func:`lowtide.fit` finds, and the seconds it takes; the columns before it are without a plan.
 
     python -m benchmarks.budget [--only NAME ...] [--shares 0.8 0.5 ...] [--steps N] [--json FILE]
+        [--picture FILE]
 
 ``free`` is a budget that never binds: what recording costs, as process time beside the plain step,
 steps in turns.
@@ -245,6 +246,7 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
     def show(label: str, guess: dict[str, Any], run: dict[str, Any], limit: int | None) -> None:
         added = guess["flops"] / plain["flops"] - 1
         row = {"model": name, "share": label, "limit": limit, "added": added, **guess, **run}
+        row["above"] = above
         found.append(row)
         if "refused" in run:
             print(f"  {label:>9} refused")
@@ -281,6 +283,36 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
     return found
 
 
+COLORS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Draw operations added over the budget: lines as planned, dots without a plan."""
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = picture.add_subplot()
+    for name, color in zip(dict.fromkeys(row["model"] for row in found), COLORS, strict=False):
+        mine = [row for row in found if row["model"] == name and row.get("limit")]
+        done = [row for row in mine if "planned" in row]
+        shares = [float(row["share"].rstrip("%")) for row in done]
+        axes.plot(shares, [100 * row["planned"] for row in done], color=color, label=name)
+        online = [row for row in mine if "refused" not in row]
+        shares = [float(row["share"].rstrip("%")) for row in online]
+        axes.plot(shares, [100 * row["added"] for row in online], ".", color=color)
+        for row in found:
+            if row["model"] == name and row["share"] == "per block":
+                share = 100 * (row["peak"] - row["start"]) / row["above"]
+                axes.plot([share], [100 * row["added"]], "x", color=color)
+    axes.invert_xaxis()
+    axes.set_xlabel("budget: % of what the plain step takes above what lived before")
+    axes.set_ylabel("operations added, %")
+    axes.set_ylim(0, 60)
+    axes.grid(alpha=0.3)
+    axes.legend(title="line: lowtide.fit; dot: no plan; x: per block", fontsize=8)
+    picture.savefig(path, dpi=110)
+
+
 def main() -> None:
     """Print a table for each model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -288,10 +320,13 @@ def main() -> None:
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES))
     parser.add_argument("--steps", type=int, default=3, help="timed, each")
     parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--picture", type=Path, help="draw them here")
     args = parser.parse_args()
     found = [row for name in args.only for row in rows(name, args.shares, args.steps)]
     if args.json:
         args.json.write_text(json.dumps(found, indent=1))
+    if args.picture:
+        draw(found, args.picture)
 
 
 if __name__ == "__main__":

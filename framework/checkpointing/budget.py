@@ -269,7 +269,7 @@ class memory_budget(WholeContext, _Mode):
                 "outside, around the region."
             )
         budget = _Budget(self.limit, where, recorder.evictor)
-        ledger.set_budgets((*ledger.budgets, budget))
+        ledger.open_budget(budget)
         self._open.setdefault(me, []).append((before, recorder, ledger, budget))
         if before is not None:
             state.recorder, state.notes_results = recorder, True
@@ -283,7 +283,7 @@ class memory_budget(WholeContext, _Mode):
         before, recorder, ledger, budget = mine.pop()
         if not mine:
             del self._open[me]
-        ledger.set_budgets(tuple(b for b in ledger.budgets if b is not budget))
+        ledger.close_budgets(budget)
         if before is not None:
             state = local.state
             if state.recorder is recorder:  # else left out of turn, by a generator

@@ -309,7 +309,7 @@ def run_worker(setup: WorkerSetup, conn: Any) -> None:
     if setup.forked:
         _after_fork()
     for be in live_backends():  # what is allocated here is none of the main process's business
-        be.ledger.set_budgets(())
+        be.ledger.close_budgets()
         be.ledger.own_limit, be.ledger.observers = NO_LIMIT, ()
     set_num_threads(1)  # as in PyTorch: a worker is one of several
     tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()

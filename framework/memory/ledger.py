@@ -7,6 +7,8 @@ the GIL, Ctrl-C comes before or after it, and no lock is needed.
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import MemoryLimitError, OutOfMemoryError
@@ -29,6 +31,14 @@ TEMPORARY, SAVED, PARAMETER, GRADIENT, OPTIMIZER, BUFFER, INPUT, WORKSPACE = ran
 NO_LIMIT = 1 << 62
 TOP = 4  # owners named in a message
 ROLE_NUMBER = {name: number for number, name in enumerate(ROLES)}
+
+_budgets = threading.RLock()  # two threads may open theirs at once
+if hasattr(os, "register_at_fork"):  # a child must not inherit it from another thread
+    os.register_at_fork(
+        before=_budgets.acquire,
+        after_in_parent=_budgets.release,
+        after_in_child=_budgets.release,
+    )
 
 E = TypeVar("E", bound=OutOfMemoryError)
 
@@ -118,8 +128,18 @@ class Ledger:
         self._own_limit = nbytes
         self.limit = min([nbytes, *[budget.limit for budget in self.budgets]])
 
-    def set_budgets(self, budgets: tuple[Any, ...]) -> None:
-        """Replace the budgets that are open."""
+    def open_budget(self, budget: Any) -> None:
+        """Add a budget to those that are open."""
+        with _budgets:
+            self._set_budgets((*self.budgets, budget))
+
+    def close_budgets(self, closed: Any = None) -> None:
+        """Take a budget off those that are open; all of them if None."""
+        with _budgets:
+            kept = () if closed is None else [b for b in self.budgets if b is not closed]
+            self._set_budgets(tuple(kept))
+
+    def _set_budgets(self, budgets: tuple[Any, ...]) -> None:
         limit = min([self._own_limit, *[budget.limit for budget in budgets]])
         self.budgets = budgets  # one row with the next
         self.limit = limit

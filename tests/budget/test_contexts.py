@@ -96,6 +96,29 @@ def test_what_a_program_keeps_of_a_step_keeps_no_recipe(net, x):
         assert before - live() == 3 * 4
 
 
+def test_many_steps_leave_nothing_behind(net, x):
+    """Versions, standings, and readers of a value that all steps use."""
+    scale = lt.ones(64, requires_grad=True)
+    sizes = []
+    with lt.memory_budget(room(10)) as budget:
+        shared = scale * 2  # used by all steps: its graph stays
+        evictor = local.state.recorder.evictor
+        for _ in range(5):
+            for _ in range(20):
+                net.zero_grad()
+                (net(x * shared)).square().mean().backward(inputs=list(net.parameters()))
+            gc.enable()
+            gc.collect()
+            gc.disable()
+            versions = [o for o in gc.get_objects() if type(o).__name__ == "EvictableVersion"]
+            readers = [len(v.standing.readers) for v in versions if v.standing is not None]
+            sizes.append((len(versions), len(evictor._places), max(readers, default=0) > 64))
+        del shared, versions
+    assert budget.evictions > 500
+    assert sizes[1] == sizes[-1]
+    assert not sizes[-1][2]
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_running_average_keeps_no_recipe(in_place):
     batches = [lt.randn(256, 64) for _ in range(8)]

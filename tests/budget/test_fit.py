@@ -154,6 +154,15 @@ def test_a_larger_budget_never_costs_more(count):
     assert added == sorted(added, reverse=True)
 
 
+def test_inside_a_budget_it_plans_as_outside():
+    _, step = chain()
+    step()
+    outside = lt.fit(step, budget=live() + 700_000)
+    with lt.memory_budget("1GiB"):
+        inside = lt.fit(step, budget=live() + 700_000)
+    assert (inside.peak, inside.dropped) == (outside.peak, outside.dropped)
+
+
 def test_a_plan_decorates():
     _, step = chain()
     step()

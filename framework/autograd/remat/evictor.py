@@ -34,6 +34,8 @@ from ...modes import local
 from .evictable import EvictableVersion, parents
 from .replay_costs import EvictionRule, ReplayCosts, needed
 
+READERS = 64  # of a version, dead ones included, before they are looked through
+
 
 class Evictor:
     """Drops values of a budget's region when an allocation needs room.
@@ -194,6 +196,8 @@ class Evictor:
             if content not in wanted:
                 wanted.add(content)
                 stack += parents(content)
+                if content.standing is not None and len(content.standing.readers) > READERS:
+                    content.standing.forget_dead()
         for content in [] if self.recorder is None else list(self.recorder.contents.values()):
             if content not in wanted and not content.consumers:
                 content.producer = content.owner_region = None

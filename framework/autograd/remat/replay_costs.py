@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .evictor import Evictor
 
 
+PLANS = 4096  # whose costs are known
+
+
 @dataclass(frozen=True)
 class EvictionRule:
     """How versions are compared.
@@ -60,6 +63,10 @@ class Standing:
         self.above: float | None = None
         self.counted = False
         self.place = -1
+
+    def forget_dead(self) -> None:
+        """Take readers that are no more off the list."""
+        self.readers = [reader for reader in self.readers if reader() is not None]
 
 
 class ReplayCosts:
@@ -139,6 +146,8 @@ class ReplayCosts:
         plan = call.plan
         found = self._costs.get(plan)
         if found is None:
+            if len(self._costs) == PLANS:  # of shapes that never come again, perhaps
+                self._costs.clear()
             op = plan.op
             flops = 0
             if op.flops is not None:
