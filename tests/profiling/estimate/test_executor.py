@@ -168,7 +168,7 @@ EXCHANGED = {  # attributes of the framework's objects that estimates write, eac
     "from_host": "a backend's: the same",
     "to_host": "a backend's: what is unknown is guessed",
     "item": "a backend's: the same",
-    "limit": "a ledger's: an estimate may go past it, and says so",
+    "own_limit": "a ledger's: that of a GPU of a size that is imagined",
     "allocations": "a ledger's: tiles left out are counted",
     "observers": "a ledger's: who listens in the original hears of nothing",
     "base": "a ledger's: addresses of a GPU become those of its stand-in",
