@@ -63,6 +63,8 @@ class MemoryCheck:
     def limit(self, size: int | str) -> Iterator[None]:
         """Assert that the block's peak is at most ``size`` bytes above what was alive.
 
+        Cycles are collected before.
+
         Args:
             size: Bytes, or text: "24 MiB".
 
@@ -90,7 +92,6 @@ class MemoryCheck:
             AssertionError: More are left; the message names their lines.
         """
         most = as_bytes(allow, "no_leak: allow")
-        gc.collect()
         with _Measured(self.device) as measured:
             yield
             gc.collect()
@@ -172,6 +173,7 @@ class _Measured:
         self.rise = self.left = 0
 
     def __enter__(self) -> _Measured:
+        gc.collect()  # garbage that dies inside would make room for what is judged
         self._ledger = backend(self.device).ledger
         self._profiler = MemoryProfiler(self.device, timeline=False, warn=False)
         self._profiler.start()

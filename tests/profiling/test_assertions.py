@@ -1,5 +1,7 @@
 """Assertions on memory: exact peaks and leaks, and what they say of the owners."""
 
+import gc
+
 import pytest
 
 import lowtide as lt
@@ -100,3 +102,19 @@ def test_a_training_step_is_steady_once_its_state_is_there(check):
 def test_a_size_that_is_none_is_refused(check, size):
     with pytest.raises(ValueError, match="limit: size"), check.limit(size):
         pass
+
+
+def test_garbage_that_dies_inside_makes_no_room(check):
+    """What a test before left in a cycle is collected before, not while it is judged."""
+    gc.disable()
+    try:
+        cycle = [lt.ones(4000)]
+        cycle.append(cycle)
+        del cycle
+        with pytest.raises(AssertionError, match="above the limit"), check.limit(7999):
+            lt.ones(1000)
+            gc.collect()
+            wide = lt.ones(1000), lt.ones(1000)
+        del wide
+    finally:
+        gc.enable()
