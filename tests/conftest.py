@@ -28,11 +28,21 @@ VARIANTS = set("float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool compl
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as deep what compiles for another dtype than float32."""
+    """Mark as deep what compiles for another dtype than float32, and all but the quick cases."""
+    cases: dict[Any, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("compiled"):
             given = item.callspec.params.values()  # type: ignore[attr-defined]
             if any(str(getattr(v, "name", getattr(v, "__name__", v))) in VARIANTS for v in given):
+                item.add_marker(pytest.mark.deep)
+        if item.get_closest_marker("quick") and not item.get_closest_marker("deep"):
+            cases.setdefault((item.path, item.function), []).append(item)  # type: ignore[attr-defined]
+    for mine in cases.values():
+        most = mine[0].get_closest_marker("quick").args[0]  # type: ignore[union-attr]
+        count = len(mine)
+        quick = {k * count // most for k in range(most)} if most < count else range(count)
+        for k, item in enumerate(mine):
+            if k not in quick:
                 item.add_marker(pytest.mark.deep)
 
 

@@ -99,6 +99,7 @@ def lowtide(folder, *words):
     )  # fmt: skip
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("name", ["profile", "leaks", "estimate", "advise"])
 def test_a_script_of_pytorch_is_told_of_as_torch(name, installed, tmp_path):
@@ -122,6 +123,7 @@ def test_a_script_without_tensors_is_told_nothing_of_torch(tmp_path):
 STEP = "import lowtide as lt\nlt.ones(256, requires_grad=True).sum().backward()\n"
 
 
+@pytest.mark.deep
 def test_a_profile_that_fails_or_is_empty_leaves_the_good_one(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(STEP)

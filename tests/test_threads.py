@@ -226,6 +226,7 @@ def test_threads_of_blas_that_numpy_has_started_already_start_anew():
     assert right == ["True", "1", "22"]
 
 
+@pytest.mark.quick(1)
 @WHERE_SEEN
 @pytest.mark.parametrize("why", ["the user chose", "one thread", "threads beside"])
 def test_threads_of_blas_are_left_alone(why):

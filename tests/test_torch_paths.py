@@ -76,6 +76,7 @@ print(bad)
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "line",
     [

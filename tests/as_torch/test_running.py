@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("start", [["lowtide.as_torch"], ["lowtide", "run-as-torch"]])
 def test_a_script_runs_with_its_arguments(folder: Path, start: list[str]) -> None:
     done = run("-m", *start, "train.py", "--lr", "1", cwd=folder)
@@ -46,6 +47,7 @@ def test_a_script_runs_with_its_arguments(folder: Path, start: list[str]) -> Non
     assert last.startswith(("loss 0.", "loss 1."))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("start", [["lowtide.as_torch"], ["lowtide", "run-as-torch"]])
 def test_a_module_runs(folder: Path, start: list[str]) -> None:
     done = run("-m", *start, "-m", "train", "a", cwd=folder)
@@ -117,6 +119,7 @@ torch.optim.SGD(model.parameters(), 0.1).step()
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("size", "fits"), [("24GiB", True), ("3MiB", False)])
 def test_a_script_finds_an_imagined_gpu(tmp_path: Path, size: str, fits: bool) -> None:
     nbytes = {"24GiB": 24 << 30, "3MiB": 3 << 20}[size]

@@ -558,6 +558,7 @@ def test_a_view_of_a_view_costs_one_link_however_deep_it_is():
     assert max(taken[1:]) < 1.2 * min(taken[1:])
 
 
+@pytest.mark.deep
 def test_a_chain_of_300000_views_is_made_and_freed():
     x = lt.ones(4)
     v = x

@@ -73,6 +73,7 @@ def test_a_profile_in_a_budget(tmp_path):
     assert json.loads((tmp_path / "train-memory" / "run.json").read_text())
 
 
+@pytest.mark.deep
 def test_a_script_is_fitted_without_computing(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("fit", "--as-torch", "--budget", "3MiB", "-o", "fit.json", "train.py")
@@ -91,6 +92,7 @@ def test_a_script_is_fitted_without_computing(tmp_path):
     assert "--budget 2GiB" in err
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("text", ["lots", "-1", "3 apples", ""])
 def test_what_is_no_size_is_refused_at_once(text, tmp_path):
     code, _, err = lowtide(tmp_path, "run-as-torch", f"--memory-budget={text}", "train.py")

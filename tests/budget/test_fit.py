@@ -63,6 +63,7 @@ def test_a_plan_for_a_fresh_model_holds_for_all_its_steps():
     assert LEDGER.peak == plan.peak
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
 def test_peak_and_what_is_dropped_are_those_of_the_real_step(share):
     _, step = chain()
@@ -79,6 +80,7 @@ def test_peak_and_what_is_dropped_are_those_of_the_real_step(share):
     assert sum(d.nbytes for d in plan.decisions) == plan.evicted_bytes
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_programs(kind):
     lt.manual_seed(3)
@@ -154,6 +156,7 @@ def test_a_larger_budget_never_costs_more(count):
     assert added == sorted(added, reverse=True)
 
 
+@pytest.mark.deep
 def test_inside_a_budget_it_plans_as_outside():
     _, step = chain()
     step()

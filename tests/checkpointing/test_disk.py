@@ -192,6 +192,7 @@ KILLED = """
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["nameless", "unlinked", "named"])
 def test_a_killed_process_leaves_nothing_after_the_next_start(kind: str, tmp_path: Path) -> None:
     forbid = {

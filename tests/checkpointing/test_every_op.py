@@ -94,6 +94,7 @@ def differences(name, number, scattered):
     return [k for k, (e, f) in enumerate(zip(expected, found, strict=True)) if e != f]
 
 
+@pytest.mark.quick(2)
 @each_group
 def test_every_op_gives_the_same_bits(group):
     different = {}
@@ -108,6 +109,7 @@ def test_every_op_gives_the_same_bits(group):
     assert different == {}
 
 
+@pytest.mark.quick(2)
 @each_group
 def test_every_op_keeps_nothing_and_leaves_nothing(group):
     kept, left = {}, {}
@@ -129,6 +131,7 @@ def test_every_op_keeps_nothing_and_leaves_nothing(group):
     assert (kept, left) == ({}, {})
 
 
+@pytest.mark.quick(2)
 @each_group
 def test_second_gradients_are_the_same(group):
     different = [

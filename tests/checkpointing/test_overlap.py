@@ -204,6 +204,7 @@ def gpu_fetched(gpu: Gpu) -> int:
 # In every order
 
 
+@pytest.mark.quick(3)
 @each_program
 def test_in_every_order_the_numbers_are_those_of_the_plain_run(program: Any) -> None:
     expected, _ = run(program, Order(), lt.enable_grad)
@@ -216,6 +217,7 @@ def test_in_every_order_the_numbers_are_those_of_the_plain_run(program: Any) -> 
             assert ahead or program is a_graph_that_is_dropped or gpu_fetched(gpu) >= 3
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("order", orders(), ids=repr)
 def test_offloaded_recomputed_and_packed_in_one_region(order: Order) -> None:
     def program(d: Any, around: Around) -> Any:
@@ -512,6 +514,7 @@ def everything() -> Iterator[Callable[[], Any]]:
             yield lambda p=program, a=ahead: run(p, Order(), lambda: offload(ahead=a, min_bytes=0))
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("what", [*STREAMS, *SENT])
 def test_a_wait_that_is_left_out_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     within = offload_module.StreamCopier if what in STREAMS else offload_module.OffloadedStorage

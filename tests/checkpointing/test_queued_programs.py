@@ -53,6 +53,7 @@ def result(seed: int, order: Order, region: Any, around: Any) -> tuple[Any, int]
     return found, sum(w.kind != KERNEL for w in gpu.queued)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "order",
     [

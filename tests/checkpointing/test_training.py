@@ -185,6 +185,7 @@ def test_the_plain_run_learns(name):
     assert sum(losses[-20:]) < 0.9 * sum(losses[:20])
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("ready", READY)
 @pytest.mark.parametrize("name", MODELS)

@@ -74,6 +74,7 @@ class Noisy(Dataset):
         return i, lt.rand(()).item(), random.random(), float(np.random.rand())  # noqa: NPY002
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"drop_last": True, "shuffle": True}])
 def test_batches_do_not_depend_on_the_number_of_workers(workers, options) -> None:
@@ -150,6 +151,7 @@ def test_workers_of_an_iterable_take_turns_until_all_are_done(cls) -> None:
     assert values(loader) == expected
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("taken", [1, 4, 5])
 @pytest.mark.parametrize("later", WORKERS)
@@ -196,6 +198,7 @@ def test_a_state_after_leaving_a_loop_is_that_of_the_loop() -> None:
     assert values(other) == [[6, 7], [8, 9]]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("cls", [Stream, Counting])
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("taken", [1, 3, 6, 7])

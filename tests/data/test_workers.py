@@ -466,6 +466,7 @@ def test_a_script_needs_no_guard_and_no_picklable_data_set(tmp_path) -> None:
     assert out.splitlines() == ["[[0, 3], [6, 9]]"] * 2, err
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.deep), "forkserver"])
 def test_the_other_start_methods_work_behind_a_guard(tmp_path, method) -> None:
     code = f"""

@@ -177,6 +177,7 @@ def test_values_come_back_as_they_went(place: lt.device, dtype: Any) -> None:
         assert there.clone().cpu().tolist() == there.tolist()
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("net", [gpt, conv_net])
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
@@ -187,6 +188,7 @@ def test_offload_changes_no_bit(place: lt.device, net: Any, ahead: int, pinned: 
     assert verify(model, x, policy=chosen).equal
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("net", [gpt, conv_net])
 @pytest.mark.parametrize("kind", ["recompute", "pack", "disk", "all"])
 def test_savings_change_no_bit(place: lt.device, net: Any, kind: str, tmp_path: Any) -> None:

@@ -37,6 +37,7 @@ QUICK = ["zip: sets", "zip: a nest as a function", "zip: a nest as a persistent 
 COLLIDING = pytest.param("zip: tuples made to have one hash", marks=pytest.mark.deep)  # 5 s
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", [*ISSUE, *QUICK, COLLIDING])
 def test_a_small_file_that_asks_for_much_takes_little(name) -> None:
     data = FILES[name]()
@@ -67,6 +68,7 @@ SLOW = ["legacy: marks", "legacy: memo", "zip: a long text in a tuple as a key o
         "legacy: every pickle", "zip: floats of one hash"]  # fmt: skip
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", SLOW)
 def test_a_small_file_that_asks_for_much_ends(name) -> None:
     _, _, outcome = timed(FILES[name]())  # the seconds are for the command

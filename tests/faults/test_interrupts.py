@@ -53,6 +53,7 @@ INJECTED = [
 ]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", INJECTED, ids=lambda k: k.__name__)
 def test_injected_interrupts_leave_everything_whole(kind: Any) -> None:
     trial = sample(kind, 6 if kind is Profiled else 16, seed=3)
@@ -185,6 +186,7 @@ def test_ops_said_to_write_at_once_do() -> None:
             assert np.all(out == 77) or np.array_equal(out, whole), (op.name, place)
 
 
+@pytest.mark.deep
 def test_a_recorded_write_and_its_history_come_together() -> None:
     def program(place: int) -> tuple[Any, Any, int]:
         w = lt.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
@@ -221,6 +223,7 @@ CONTEXTS = {
 }
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.deep if n == "profiler" else ()) for n in CONTEXTS]
 )

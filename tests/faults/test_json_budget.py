@@ -90,6 +90,7 @@ def _small_base(monkeypatch: pytest.MonkeyPatch) -> None:
     lt.load(io.BytesIO(ours([])))  # what is imported then
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["pairs", "dicts of two", "texts of escapes", "tuples of two"])
 def test_each_kind_takes_what_it_may(name: str) -> None:
     assert check("[" + ",".join(map(PARTS[name], range(30_000))) + "]")

@@ -19,6 +19,7 @@ SAMPLE = [a for a in ACTIONS if a.name in ("save keep=1 there=1", "save keep=2 t
 FILES = [a for a in ACTIONS if a.name.startswith("save over")]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("action", [*FILES, *SAMPLE], ids=lambda a: a.name)
 def test_a_kill_at_any_call_to_the_disk_leaves_a_whole_file(action, tmp_path) -> None:
     kills = kills_everywhere(action, tmp_path)
@@ -26,6 +27,7 @@ def test_a_kill_at_any_call_to_the_disk_leaves_a_whole_file(action, tmp_path) ->
     assert kills["fsync"] >= 2  # the file and its folder
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("action", [*FILES[1:2], *SAMPLE[1:]], ids=lambda a: a.name)
 def test_an_error_at_any_call_to_the_disk_leaves_the_old_file_whole(action, tmp_path) -> None:
     outcomes = errors_everywhere(action, tmp_path)

@@ -19,6 +19,7 @@ def quiet():
         yield
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("first", range(0, 120, SAMPLE))
 def test_a_random_program_is_the_same_twice_and_checkpointed_and_leaves_nothing(first):
     for seed in range(first, first + SAMPLE):

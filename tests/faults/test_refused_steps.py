@@ -18,6 +18,7 @@ ALL_AT_ONCE = ("Adafactor", "Muon", "Adam8bit", "AdamW8bit")  # these take works
 STEADY = [c for c in CASES if c[0] not in ALL_AT_ONCE]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_refused_allocation_leaves_nothing_half_done(name):
     found = [(run.refuse(at), run.model, run.iteration, at) for run, at in sample(name, 4)]

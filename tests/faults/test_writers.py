@@ -129,6 +129,7 @@ def _in_child(action) -> None:
         raise lt.SerializationError("in the child")
 
 
+@pytest.mark.deep
 def test_of_many_that_take_over_at_once_one_does(started, tmp_path) -> None:
     dead = started(HOLDS, tmp_path / "run")
     dead.kill()

@@ -35,6 +35,7 @@ def outcomes(calls):
     return found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_result_or_gradient_of_an_op_is_what_the_memory_held(part):
     names = list(OPS)[part::PARTS]

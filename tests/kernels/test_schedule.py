@@ -72,6 +72,7 @@ def test_the_families_take_part():
     assert {"_add", "mul", "exp", "erf", "_where", "masked_fill", "eq", "pow"} <= set(ELEMENTWISE)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "name",

@@ -92,6 +92,7 @@ def wander(be, seed, steps=120):
         yield held
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_the_ledger_is_the_sum_of_the_living_storages_at_every_step(be, older, seed):

@@ -176,6 +176,7 @@ def test_an_interrupt_at_any_point_never_hands_out_a_living_block(monkeypatch):
     assert be.ledger.live == sum(be.ledger.roles)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "program",
     [

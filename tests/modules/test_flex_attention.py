@@ -78,6 +78,7 @@ TILED: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", TILED)
 @pytest.mark.parametrize("rows", [1, 8, 20])
 def test_tiles_compute_what_one_does(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:

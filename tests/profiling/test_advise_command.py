@@ -97,6 +97,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.deep
 def test_a_script_gets_advice_that_holds_when_it_is_pasted(folder: Path) -> None:
     peak = runs(folder)
     limit = peak * 4 // 5
@@ -125,6 +126,7 @@ def test_a_script_gets_advice_that_holds_when_it_is_pasted(folder: Path) -> None
     assert runs(folder, "paste.py") <= limit
 
 
+@pytest.mark.deep
 def test_mistakes_are_named(folder: Path) -> None:
     (folder / "none.py").write_text("import lowtide as lt\nlt.ones(3).sum()\n")
     (folder / "bad.py").write_text("raise ValueError('no data')\n")
@@ -139,6 +141,7 @@ def test_mistakes_are_named(folder: Path) -> None:
         assert (done.returncode, text in done.stderr) == (code, True), done.stderr
 
 
+@pytest.mark.deep
 def test_an_estimate_tells_the_first_step_from_later_ones_and_passes_the_scripts_limit(
     folder: Path,
 ) -> None:

@@ -99,6 +99,7 @@ sys.exit(0)
 """
 
 
+@pytest.mark.deep
 def test_a_module_is_profiled_wherever_it_goes_and_to_its_last_thread(script):
     package = script / "work"
     package.mkdir()
@@ -142,6 +143,7 @@ def test_a_script_that_a_batch_system_ends_is_reported_and_its_workers_die_as_ev
     assert MemoryProfiler.from_json(script / "out" / "run.json").peak_bytes == 4000
 
 
+@pytest.mark.deep
 def test_a_leak_of_nodes_alone_is_reported_and_so_is_what_kernels_took(script):
     source = (
         SCRIPT.replace("range(3):", "range(6):")

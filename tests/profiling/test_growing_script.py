@@ -48,6 +48,7 @@ def lowtide(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("end", ["", "import sys; sys.exit(0)", "raise SystemExit"])
 def test_leaks_names_the_lists_of_a_script_and_no_cycle(folder: Path, end: str) -> None:
     with open(folder / "train.py", "a") as file:
@@ -65,6 +66,7 @@ def test_leaks_names_the_lists_of_a_script_and_no_cycle(folder: Path, end: str) 
     assert done.stdout.startswith("2 graphs survive their step (12 steps watched)")
 
 
+@pytest.mark.deep
 def test_leaks_of_a_script_that_fails_are_named_too(folder: Path) -> None:
     with open(folder / "train.py", "a") as file:
         file.write("raise ValueError('at the end')\n")
@@ -75,6 +77,7 @@ def test_leaks_of_a_script_that_fails_are_named_too(folder: Path) -> None:
     assert "cycle" not in done.stdout
 
 
+@pytest.mark.deep
 def test_advise_says_that_the_run_grows(folder: Path) -> None:
     done = lowtide(folder, "advise", "--limit", "1MiB", "--out", "advice.json", "train.py")
     assert done.returncode == 0, done.stderr

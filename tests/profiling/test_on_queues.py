@@ -55,6 +55,7 @@ def compare(step: Any, d: lt.device) -> None:
         assert figures(predicted, step, where) == figures(measured, step, where)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("around", EACH)
 @pytest.mark.parametrize(
     "used", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["fresh", "used"]

@@ -32,6 +32,7 @@ def prof(request):
     return train(request.param)
 
 
+@pytest.mark.quick(1)
 def test_every_file_reaches_the_same_peak(prof, tmp_path):
     for name in ("run.png", "run.svg", "run.pdf"):
         prof.plot(tmp_path / name)

@@ -479,6 +479,7 @@ MANY = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", MANY)
 def test_fifty_thousand_honest_objects_are_loaded(kind) -> None:
     value = [MANY[kind](k) for k in range(50_000)]

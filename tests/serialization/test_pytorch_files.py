@@ -412,6 +412,7 @@ def test_a_large_honest_object_is_loaded(name, make) -> None:
     assert lt.load(make(pickle.dumps(value, 2)[2:-1], **options)) == value
 
 
+@pytest.mark.deep
 def test_the_state_of_an_optimizer_of_ten_thousand_parameters_is_loaded() -> None:
     values = tensor(storage(), 0, (2, 3), (3, 1))
     count = 10_000
@@ -428,6 +429,7 @@ def test_the_state_of_an_optimizer_of_ten_thousand_parameters_is_loaded() -> Non
     assert got["param_groups"][0]["params"] == list(range(count))
 
 
+@pytest.mark.deep
 def test_a_model_of_fifty_thousand_tensors_is_loaded() -> None:
     values = tensor(storage(), 0, (2, 3), (3, 1))
     body = b"".join(S(f"blocks.{k}.weight") + values for k in range(50_000))

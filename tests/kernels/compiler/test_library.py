@@ -194,6 +194,7 @@ def test_sources_that_change_after_their_import_do_not_count(tmp_path):
     assert run() == right
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("who", ["base", "folder", "file"])
 @pytest.mark.parametrize("how", ["group writes", "others write", "another's"])
 def test_what_somebody_else_may_have_written_is_not_mapped(who, how, own_folder, monkeypatch):
@@ -346,6 +347,7 @@ os.write(1, str(out[0, 0]).encode())
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("before", "shell"),
     [

@@ -88,6 +88,7 @@ def test_gather_through_more_dims_than_loops():
     same(x.gather(3, lt.tensor(index)), expected)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("dtype", [*DTYPES, np.complex128])
 def test_indexing(dtype):
     x = made(40, 50, 30, dtype=dtype)

@@ -85,6 +85,7 @@ def test_a_step_that_fits_needs_no_change(world):
     assert not advise(step, x, y, limit=peak - 1).fits
 
 
+@pytest.mark.deep
 def test_no_grad_is_not_offered_for_what_is_trained(world):
     _, step, x, y = world
     found = advise(step, x, y, limit=lt.memory_allocated() + ROOM)
@@ -92,6 +93,7 @@ def test_no_grad_is_not_offered_for_what_is_trained(world):
     assert "no_grad" not in str(found)
 
 
+@pytest.mark.deep
 def test_a_copy_that_nobody_calls_is_left_out():
     net = nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 64))
     average = copy.deepcopy(net)
@@ -186,6 +188,7 @@ def test_variables_of_the_step_are_its_batch_if_it_has_no_arguments(world):
     assert x.shape == (96, 10)  # it did not happen
 
 
+@pytest.mark.deep
 def test_defaults_of_arguments_are_the_batch_too(world):
     _, step, x, y = world
     limit = lt.memory_allocated() + ROOM
@@ -208,6 +211,7 @@ def test_a_model_that_is_a_default_is_found(world):
     assert "no_grad in model" in {p.change for p in advise(evaluate, limit=1).proposals}
 
 
+@pytest.mark.deep
 def test_bfloat16_of_a_part_is_the_real_change(world):
     net, step, x, y = world
     found = advise(step, x, y, limit=lt.memory_allocated() + ROOM)

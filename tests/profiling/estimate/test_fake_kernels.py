@@ -57,6 +57,7 @@ def test_a_program_may_divide_and_take_logarithms(big):
     assert seen(look) == (1.0, 0.0, True)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("where", ["cpu", "meta"])
 @pytest.mark.parametrize("dtype", [lt.float32, lt.bfloat16, lt.float16, lt.complex64])
 @pytest.mark.parametrize("cheap", [True, False])
@@ -143,6 +144,7 @@ CHECKED = {
 }
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("name", CHECKED)
 @pytest.mark.parametrize("make", range(len(PROBABILITIES)))
 def test_our_own_checks_of_values_are_passed(big, name, make):
@@ -186,6 +188,7 @@ def test_an_error_names_what_was_guessed(big):
     assert "run_apart" not in notes  # the copy's own frames say nothing
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("size", [20, 600])
 @pytest.mark.parametrize("made", ["before", "in the step", "from zeros"])
 def test_a_causal_mask_is_known(size, made):

@@ -72,6 +72,7 @@ def test_the_batch_fits_and_one_more_does_not() -> None:
     assert found.batch("net", 20_000) == 0
 
 
+@pytest.mark.deep
 def test_text_csv_and_picture(tmp_path: Any) -> None:
     found = table()
     text = str(found).splitlines()

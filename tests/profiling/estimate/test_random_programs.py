@@ -87,6 +87,7 @@ def by_role(cells) -> list[int]:
     return sums
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", range(16))
 def test_sums_peaks_and_replays_agree(seed):
     gc.collect()

@@ -155,6 +155,7 @@ def check(seed: int) -> int:
 QUICK = (1, 7, 9)  # a recurrent net, a convolutional one, an encoder
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "seed", [k if k in QUICK else pytest.param(k, marks=pytest.mark.deep) for k in range(10)]
 )
@@ -203,6 +204,7 @@ def test_the_second_step_of_a_fresh_model_takes_the_optimizers_state_too() -> No
     assert "later steps" not in str(later)
 
 
+@pytest.mark.deep
 def test_a_limit_between_the_two_does_not_fit() -> None:
     net, step = adam_world()
     both = estimate(step)

@@ -73,6 +73,7 @@ def narrow(module):
     module.forward = lambda x: plain(x.bfloat16()).float()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("change", "words", "really"),
     [

@@ -71,6 +71,7 @@ ENCODER = ["encoder.0.weight", "encoder.0.bias", "encoder.2.weight", "encoder.2.
 LOW = ["blocks.0.weight", "blocks.0.bias", "blocks.1.weight", "blocks.1.bias"]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("ask", "option", "lost"),
     [
@@ -202,6 +203,7 @@ class Trainer:
         self.model(self.x).sum().backward()
 
 
+@pytest.mark.deep
 def test_models_are_found_where_the_step_has_them():
     import functools
 

@@ -16,6 +16,7 @@ from lowtide.utils.data import DataLoader, TensorDataset
 from tests.profiling.leaks.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam"])
 def test_clean_optimizers_with_state(name: str) -> None:
     model = mlp()

@@ -174,6 +174,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("kept", "where", "ends"), QUICK)
 def test_what_piles_up_is_counted_to_the_byte(kept: str, where: str, ends: str) -> None:
     check(kept, where, ends)
@@ -317,6 +318,7 @@ def test_a_hook_that_gathers_features() -> None:
     assert "ensors without a graph pile up in 1 place" in prof.report()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("recording", [False, True])
 def test_an_exception_whose_traceback_ends_in_lowtide(recording: bool) -> None:
     model, errors = nn.Linear(WIDTH, OUT), []
@@ -336,6 +338,7 @@ def test_an_exception_whose_traceback_ends_in_lowtide(recording: bool) -> None:
     assert before - live() == finding.bytes
 
 
+@pytest.mark.deep
 def test_graphs_and_tensors_side_by_side_sum_to_the_ledger() -> None:
     model, losses, outputs = nn.Linear(WIDTH, OUT), [], []
     optimizer = lt.optim.SGD(model.parameters(), lr=0.1)

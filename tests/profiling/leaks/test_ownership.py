@@ -88,6 +88,7 @@ def check(seed: int) -> int:
     return len(found)
 
 
+@pytest.mark.deep
 def test_findings_sum_to_what_dropping_them_frees() -> None:
     assert sum(check(seed) for seed in range(5)) > 5
 
@@ -97,6 +98,7 @@ def test_findings_of_many_programs_sum_to_what_dropping_them_frees() -> None:
     assert sum(check(seed) for seed in range(100, 130)) > 30
 
 
+@pytest.mark.deep
 def test_two_lists_of_sums_and_of_losses() -> None:
     net = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = lt.optim.SGD(net.parameters(), lr=0.01)

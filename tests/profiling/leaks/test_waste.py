@@ -158,6 +158,7 @@ CLEAN = [clean_step, retained_for_two, sometimes_needed, gradient_penalty, under
          gradient_of_the_input_alone, recomputed, custom]  # fmt: skip
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("program", CLEAN, ids=lambda f: f.__name__)
 def test_programs_that_waste_nothing_hear_nothing(w, program):
     assert told(lambda: program(w, lt.ones(ROWS, 64))) == []

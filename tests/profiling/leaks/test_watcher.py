@@ -65,6 +65,7 @@ def test_nothing_is_left_in_place_afterwards() -> None:
     assert lt.autograd.graph.Node.__subclasses__()[0].__init__ is init
 
 
+@pytest.mark.deep
 def test_nested_watchers_see_the_same() -> None:
     model, optimizer = setup()
     losses = []
@@ -109,6 +110,7 @@ def test_growth_is_followed() -> None:
     assert f.steps == 8
 
 
+@pytest.mark.deep
 def test_a_bounded_queue_stops_growing() -> None:
     model, optimizer = setup()
     recent: deque[Any] = deque(maxlen=3)

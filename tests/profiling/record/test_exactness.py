@@ -66,6 +66,7 @@ class Checker:
             self.delta -= rounded(nbytes)
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_owners_sum_to_the_ledger_at_every_event_and_so_does_the_replay(program):
     backend(lt.device("meta")), backend(lt.device("cpu"))
@@ -110,6 +111,7 @@ def test_the_peak_is_the_ledgers_and_nothing_is_unknown(program):
     assert prof.saved("op", device="cpu", holder=True).total == max(saved)
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_without_a_timeline_every_answer_is_the_same(program):
     answers = []

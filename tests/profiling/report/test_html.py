@@ -139,6 +139,7 @@ def test_names_from_the_program_are_escaped():
     assert "<!--" not in text
 
 
+@pytest.mark.deep
 def test_two_hundred_thousand_events_stay_small():
     tape = Tape("cpu")
     owners = [tape.owner(f"blocks.{k}.mlp", "linear", "forward", f"m.py:{k}") for k in range(48)]
