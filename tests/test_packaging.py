@@ -63,7 +63,7 @@ def test_module_imports_and_its_doctests_hold(name: str, monkeypatch: pytest.Mon
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     if ">>>" in Path(module.__file__ or "").read_text(encoding="utf-8"):
         gc.collect()  # examples state live bytes; what tests left in cycles must not go meanwhile
-    assert doctest.testmod(module, optionflags=flags).failed == 0
+        assert doctest.testmod(module, optionflags=flags).failed == 0
     runner = doctest.DocTestRunner(optionflags=flags)
     for op in OPS.values():  # functions made of declarations: doctest does not find them
         if op.plain.__module__ == name:

@@ -55,6 +55,7 @@ def test_a_module_runs(folder: Path, start: list[str]) -> None:
     assert done.stdout.startswith("__main__ ['a'] True\nloss ")
 
 
+@pytest.mark.deep
 def test_exit_codes_are_the_scripts(folder: Path) -> None:
     (folder / "leaves.py").write_text("import torch; raise SystemExit(7)")
     (folder / "raises.py").write_text("import torch\nraise ValueError('mine')")

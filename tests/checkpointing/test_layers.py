@@ -132,6 +132,7 @@ def bytes_on(where, case):
         return [*found, ledger.live - before, ledger.peak - before]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_bytes_on_meta_are_those_on_the_cpu(name):
     gc.collect()

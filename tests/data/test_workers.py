@@ -500,6 +500,7 @@ def test_without_a_guard_spawn_says_what_to_do(tmp_path) -> None:
     assert "the script needs `if __name__ == '__main__':`" in err
 
 
+@pytest.mark.deep
 def test_workers_end_when_the_main_process_is_killed(tmp_path) -> None:
     process = start(tmp_path, SLOW + "\n    next(loader); next(loader); next(loader); next(loader)")
     pids = worker_pids(process, 2)

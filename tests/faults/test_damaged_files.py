@@ -37,6 +37,7 @@ QUICK = ["zip: sets", "zip: a nest as a function", "zip: a nest as a persistent 
 COLLIDING = pytest.param("zip: tuples made to have one hash", marks=pytest.mark.deep)  # 5 s
 
 
+@pytest.mark.quick(4)
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("name", [*ISSUE, *QUICK, COLLIDING])
 def test_a_small_file_that_asks_for_much_takes_little(name) -> None:

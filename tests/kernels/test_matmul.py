@@ -77,7 +77,7 @@ def way(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.quick(48)
+@pytest.mark.quick(32)
 @pytest.mark.parametrize("fine", [False, True])
 @pytest.mark.parametrize("layout", ["rows", "columns", "both"])
 @pytest.mark.parametrize("dtype", list("fdFDi"))

@@ -132,6 +132,7 @@ def has_meta(op):
     return not op.adopt or op.infer is not None
 
 
+@pytest.mark.quick(500)
 @over_samples(of=has_meta)
 @pytest.mark.parametrize("dtype", [float64, float32, bfloat16], ids=lambda d: d.name)
 def test_meta_equals_cpu_in_shapes_dtypes_and_live_bytes(op, inputs, attributes, dtype):
@@ -197,6 +198,7 @@ def test_inputs_are_unchanged_and_need_not_be_contiguous(op, inputs, attributes)
         np.testing.assert_allclose(values(o), e, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.quick(500)
 @over_samples
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=lambda d: d.name)
 def test_lower_precision_rounds_the_float64_result(op, inputs, attributes, dtype):
@@ -277,6 +279,7 @@ LARGE = testing.LARGEST // 8
 FIXED_SIZE: dict[str, str] = {}
 
 
+@pytest.mark.quick(150)
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_kernels_allocate_nothing_outside_the_ledger(name, whole):

@@ -160,6 +160,7 @@ def test_an_estimate_tells_the_first_step_from_later_ones_and_passes_the_scripts
     assert a["peak_bytes"] == runs(folder)
 
 
+@pytest.mark.deep
 def test_a_fit_table_of_a_file(folder: Path) -> None:
     done = lowtide(folder, "fit-table", "fit.py", "--csv", "fit.csv", "--png", "fit.png")
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from lowtide.framework.devices import backend
 from lowtide.framework.dtypes import ALL
 
 
+@pytest.mark.quick(300)
 @pytest.mark.parametrize("wanted", ALL, ids=lambda d: d.name)
 @pytest.mark.parametrize("source", ALL, ids=lambda d: d.name)
 def test_every_dtype_converts_to_every_other(source, wanted, device):

@@ -39,7 +39,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("name", "cheap"), CASES)
 def test_equals_the_real_step(name, cheap, monkeypatch):
     if not cheap:  # small models too, whose values would be known at next to no cost

@@ -299,6 +299,7 @@ def test_lines_name_and_advice() -> None:
     assert watch.report().startswith("Tensors without a graph pile up in 1 place (8 steps watched)")
 
 
+@pytest.mark.deep
 def test_a_hook_that_gathers_features() -> None:
     model, features = nn.Sequential(nn.Linear(WIDTH, OUT), nn.Tanh()), []
 
