@@ -38,7 +38,6 @@ COLLIDING = pytest.param("zip: tuples made to have one hash", marks=pytest.mark.
 
 
 @pytest.mark.quick(4)
-@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", [*ISSUE, *QUICK, COLLIDING])
 def test_a_small_file_that_asks_for_much_takes_little(name) -> None:
     data = FILES[name]()
