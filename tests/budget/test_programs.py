@@ -146,7 +146,7 @@ class Trees:
                 self.optimizer.state[p]["momentum_buffer"].zero_()
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("count", [3, pytest.param(15, marks=pytest.mark.deep)])
 def test_random_trees(count):
     seed = time.time_ns() % 10**6
     print("seed", seed)  # for a failure to be repeated
