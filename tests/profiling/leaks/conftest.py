@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,8 @@ def reachable() -> list[Any]:
     for o in found:  # which grows
         for r in gc.get_referents(o):
             if id(r) in seen or id(r) in passed or not gc.is_tracked(r):
+                continue
+            if type(r) in weakref.ProxyTypes:  # may be dead, and then cannot be handed to C
                 continue
             if type(r) is ModuleType or str(type(r).__module__).startswith(FOREIGN):
                 continue
