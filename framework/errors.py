@@ -55,7 +55,7 @@ class OutOfMemoryError(RuntimeError, MemoryError):
 
 
 class MemoryLimitError(OutOfMemoryError):
-    """An allocation would exceed the limit set by ``set_memory_limit``."""
+    """An allocation would exceed the limit of ``set_memory_limit``, or of a ``memory_budget``."""
 
 
 class InfeasibleBudget(OutOfMemoryError):

@@ -10,10 +10,10 @@ from ..attribution.frames import user_line
 from ..autograd.remat.evictable import BudgetRegion, EvictableVersion, Kept
 from ..autograd.remat.evictor import Evictor
 from ..autograd.remat.recorder import flows_in, leave_copies
-from ..autograd.remat.replay import Recomputed, common
+from ..autograd.remat.replay import Recomputed
 from ..autograd.remat.replay_costs import EvictionRule
 from ..autograd.remat.values import OpCall, RegionInput, StridedView
-from ..autograd.saved import Held, HookSaver
+from ..autograd.saved import HookSaver
 from ..device import device as as_device
 from ..device import get_default_device
 from ..devices import backend
@@ -113,19 +113,12 @@ class BudgetRecorder(WriteCheckingRecorder):
             self.evictor.made(content)
         return content
 
-    def save(self, tensor: Any, source: Any, index: int) -> Any:
-        """Return the handle of a value saved for backward."""
-        content = self.content_of(tensor._storage)
-        leaf = source is None and tensor._requires_grad and tensor._node is None
-        if content is None or content.owner_region is None or leaf:
-            if content is not None:
-                content.saved = True
-            return Held(tensor, source, index)
-        assert self.region is not None
-        owner = common(content.owner_region, self.region)
-        if owner is self.budget and content.stash is None:
+    def _handle(
+        self, tensor: Tensor, content: Any, owner_region: Any, source: Any, index: int
+    ) -> Recomputed:
+        if owner_region is self.budget and content.stash is None:
             return Kept(tensor, content, self.budget, source, index)
-        return Recomputed(tensor, content, owner, source, index)
+        return Recomputed(tensor, content, owner_region, source, index)
 
     def pass_ended(self) -> None:
         """Let go of what no graph wants any more."""

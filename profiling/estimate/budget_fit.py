@@ -165,7 +165,7 @@ class Plan(memory_budget):
         return f"<Plan: {str(self).splitlines()[0]}>"
 
 
-# By step: (start, plain peak, plain operations), and the plans found for that state.
+# By step: (device, start, plain peak, plain operations), and the plans found for that state.
 _known: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
@@ -215,11 +215,13 @@ def fit(
 
     rule = EvictionRule()
     plain = imagine(None, rule, "need")
-    key = plain.start, plain.peak, plain.flops
+    key = str(where), plain.start, plain.peak, plain.flops
     best: tuple[int, int, EvictionRule, int] | None = None  # operations, evictions, rule, limit
-    for seen, flops, evictions, known_rule, known_limit in _plans_of(step):
+    for seen, flops, known_rule, known_limit in list(_plans_of(step)):
         if seen == key and known_limit <= limit and (best is None or flops < best[0]):
-            best = flops, evictions, known_rule, known_limit
+            found = imagine(known_limit, known_rule)  # the step may be another by now
+            if found.peak <= known_limit:
+                best = found.flops, found.evictions, known_rule, known_limit
     if plain.need <= limit:
         for candidate in _rules(plain):
             found = imagine(limit, candidate)
@@ -232,7 +234,7 @@ def fit(
         raise _infeasible(imagine, plain, limit, where)
     _, _, rule, used = best
     found = imagine(used, rule, "dropped")
-    _remember(step, (key, found.flops, found.evictions, rule, used))
+    _remember(step, (key, found.flops, rule, used))
     return Plan(used, where, rule, plain, found, imagine)
 
 

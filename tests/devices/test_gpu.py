@@ -205,6 +205,7 @@ def test_savings_change_no_bit(place: lt.device, net: Any, kind: str, tmp_path: 
     assert verify(model, x, policy=chosen).equal
 
 
+@pytest.mark.quick(1)
 def test_steps_of_a_gpt_are_those_of_the_cpu(place: lt.device) -> None:
     losses = {d: [] for d in ("cpu", str(place))}
     for d, found in losses.items():

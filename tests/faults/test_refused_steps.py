@@ -48,6 +48,7 @@ def values(ps, optimizer):
     return [t.detach().float().tolist() if isinstance(t, lt.Tensor) else t for t in tensors]
 
 
+@pytest.mark.quick(200)
 @pytest.mark.parametrize("kind", ["large", "float32", "float64", "bfloat16", "float16", "strided"])
 @pytest.mark.parametrize("case", STEADY, ids=identity)
 def test_a_step_allocates_nothing_once_its_state_exists(case, kind):

@@ -247,6 +247,7 @@ def changed(rng, net):
         kept.original.requires_grad_(not kept.original.requires_grad)
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("seed", range(200))
 def test_what_is_cached_is_what_would_be_computed(seed):
     rng = random.Random(seed)

@@ -279,7 +279,7 @@ LARGE = testing.LARGEST // 8
 FIXED_SIZE: dict[str, str] = {}
 
 
-@pytest.mark.quick(150)
+@pytest.mark.quick(90)
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_kernels_allocate_nothing_outside_the_ledger(name, whole):

@@ -18,6 +18,7 @@ from tests.optim.schedules import SCHEDULES, STEPS, optimizer_of
 from tests.optim.schedules import advance as go
 
 
+@pytest.mark.quick(90)
 @pytest.mark.parametrize("road", ["compiled", "plain"])
 @pytest.mark.parametrize("case", [*CASES, *ROUNDED], ids=identity)
 def test_an_optimizer_stopped_in_the_middle(case, road, monkeypatch):
@@ -114,6 +115,7 @@ def _stepped(kind, shapes):
     return made
 
 
+@pytest.mark.quick(75)
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("kind", ALL)
 def test_a_state_of_another_shape_is_refused_when_it_is_loaded(kind, seed):

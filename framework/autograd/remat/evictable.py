@@ -109,6 +109,7 @@ class Kept(Recomputed):
         self, tensor: Tensor, content: Any, region: BudgetRegion, source: Any, index: int
     ) -> None:
         held = content.held or Pin(tensor._storage)  # first: if it fails, nobody is counted yet
+        # As in the base class, without its calls: each value that a budget saves comes by here.
         self.spec = tensor._spec
         if source is None and tensor._requires_grad:
             source, index = tensor._node, tensor._index

@@ -292,6 +292,12 @@ class RegionRecorder:
             return Held(tensor, source, index)
         assert self.region is not None
         owner_region = common(content.owner_region, self.region)
+        return self._handle(tensor, content, owner_region, source, index)
+
+    def _handle(
+        self, tensor: Tensor, content: Any, owner_region: Region, source: Any, index: int
+    ) -> Handle:
+        # Of a value that a replay of the region brings back.
         return Recomputed(tensor, content, owner_region, source, index)
 
 

@@ -154,6 +154,7 @@ def scaled_rows(out, x, start, stop):
             out[i, j] = kept[j]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.skipif(not work_pool.available(), reason="threads in compiled code: Linux, 2 cores")
 @pytest.mark.parametrize("chunks", [1, 2, 5, 7])
 def test_a_call_is_shared_out(chunks):

@@ -53,6 +53,7 @@ def fits(make: Any, n: int, limit: int, steps: int) -> bool:
     return True
 
 
+@pytest.mark.deep
 def test_the_batch_fits_and_one_more_does_not() -> None:
     gc.collect()
     held = lt.memory_allocated()
