@@ -135,22 +135,28 @@ def _graph_may_want_it() -> bool:
 
 class _Budget:
     # An open budget, as the ledger knows it.
-    def __init__(self, limit: int, where: str, evictor: Evictor | None) -> None:
+    def __init__(self, limit: int, where: str, evictor: Evictor) -> None:
         self.limit = limit
         self.where = where
         self.evictor = evictor
 
     def make_room(self, ledger: Any, nbytes: int) -> bool:
-        return self.evictor is not None and self.evictor.make_room(ledger, nbytes)
+        return self.evictor.make_room(ledger, nbytes)
 
     def refusal(self, ledger: Any, nbytes: int) -> MemoryLimitError:
         running = local.state.running
-        doing = "" if running is None else f" in backward of {running.node.name()}"
+        node = None if running is None else running.node  # None before the first one runs
+        doing = "" if node is None else f" in backward of {node.name()}"
+        dropped = (
+            "All that can be made again is dropped."
+            if self.evictor.thread == get_ident()
+            else "Only the thread that entered the budget drops values; this is another."
+        )
         return ledger.exhausted(  # type: ignore[no-any-return]
             nbytes,
             f"{doing} would pass the budget of {format_bytes(self.limit)}, begun at {self.where}, "
             f"by {format_bytes(ledger.live + nbytes - self.limit)}",
-            "All that can be made again is dropped. What lives is read by the op that runs, held "
+            f"{dropped} What lives is read by the op that runs, held "
             "by the program (parameters, gradients, inputs, tensors in variables, arrays of "
             ".numpy()), or saved by a Function or a hook. Raise the budget, use a smaller batch, "
             "or let go of tensors; lowtide.profiling.estimate(step) shows the line at the peak.",

@@ -125,8 +125,9 @@ class Ledger:
 
     @own_limit.setter
     def own_limit(self, nbytes: int) -> None:
-        self._own_limit = nbytes
-        self.limit = min([nbytes, *[budget.limit for budget in self.budgets]])
+        with _budgets:
+            self._own_limit = nbytes
+            self._set_budgets(self.budgets)
 
     def open_budget(self, budget: Any) -> None:
         """Add a budget to those that are open."""

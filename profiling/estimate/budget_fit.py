@@ -442,11 +442,13 @@ class _Needs(Evictor):
             self.roles = ledger.roles[:]
             self.roles[SAVED] -= free
             running = local.state.running
+            node = None if running is None else running.node
             line = user_line() or "an unknown line"
             self.where = (
                 f"In forward, at {line}"
                 if running is None
-                else f"In backward of {running.node.name()}, called at {line}"
+                else f"In backward of {node.name() if node is not None else 'the loss'}, called at "
+                f"{line}"
             )
 
 

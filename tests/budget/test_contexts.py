@@ -295,6 +295,7 @@ def test_another_thread_is_refused_and_drops_nothing(net, x):
         assert budget.evictions == before
     assert len(seen) == 1
     assert "would pass the budget of" in seen[0]
+    assert "Only the thread that entered the budget drops values" in seen[0]
     del loss
 
 
@@ -358,6 +359,19 @@ def test_the_refusal_says_who_asked_and_what_lives(net, x):
     assert LEDGER.budgets == ()
     assert local.state.recorder is None
     net.zero_grad()
+
+
+def test_a_refusal_before_the_first_node_of_backward():
+    """Two gradients of one root are added before any node runs."""
+    w = lt.ones(256, 64, requires_grad=True)
+    y = w * 2
+    gradient = lt.ones(256, 64)
+
+    def run():
+        with lt.memory_budget(live()):
+            lt.autograd.backward([y, y], [gradient, gradient])
+
+    assert "would pass the budget of" in message_of(run, lt.MemoryLimitError)
 
 
 @pytest.mark.parametrize("limit", [-1, "much", 1.5, None, True])
