@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import lowtide
-from lowtide.cli_arguments import BUDGET, positive, size
+from lowtide.cli_arguments import BUDGET, add_budget, chosen_budget, positive, size
 
 USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes, as shells know them
 
@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "run-as-torch":
             from lowtide.as_torch.__main__ import run as run_as_torch
 
-            return run_as_torch(options.script, options.args, options.module, options.memory_budget)
+            budget = chosen_budget(options)
+            return run_as_torch(options.script, options.args, options.module, budget)
         if options.command == "compile":
             from lowtide import compile_command
 
@@ -202,7 +203,7 @@ def _add_scripts(commands: Any) -> None:
         "run a PyTorch script as it is: in it, `import torch` means lowtide",
     )
     for command in (profile, as_torch):
-        command.add_argument("--memory-budget", metavar="SIZE", type=size, help=BUDGET)
+        add_budget(command)
     for command in (profile, estimate, leaks, advise, budget, as_torch):
         if command is not as_torch:
             command.add_argument("--as-torch", action="store_true", help=AS_TORCH)
@@ -293,7 +294,7 @@ def _profiling(options: argparse.Namespace) -> int:
             module=options.module,
             live=options.live,
             full=options.full,
-            budget=options.memory_budget,
+            budget=chosen_budget(options),
         )
     asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
     files = {kind: file for kind, file in asked.items() if file}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
+from lowtide.framework.checkpointing.budget import memory_budget
 from lowtide.framework.memory.sizes import as_bytes
 
 BUDGET = "bytes that may live at once, such as 2GiB: saved values are dropped and made again"
@@ -15,6 +17,26 @@ def size(text: str) -> int:
         return as_bytes(int(text) if text.isdecimal() else text, "it")
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how many bytes a program may have."""
+    parser.add_argument("--memory-budget", metavar="SIZE", type=size, help=BUDGET)
+    parser.add_argument(
+        "--budget-of",
+        choices=["tensors", "process"],
+        default="tensors",
+        help="what the budget counts: live tensors (the default), or all that the process has",
+    )
+
+
+def chosen_budget(options: argparse.Namespace, device: Any = None) -> memory_budget | None:
+    """Return the budget that those options ask for; None if they ask for none."""
+    if options.memory_budget is None:
+        return None
+    budget = memory_budget(options.memory_budget, device, of=options.budget_of)
+    budget.where = "the option --memory-budget"
+    return budget
 
 
 def positive(text: str) -> int:

@@ -34,7 +34,7 @@ def profile(
     module: bool = False,
     live: bool = False,
     full: bool = False,
-    budget: int | None = None,
+    budget: Any = None,
 ) -> int:
     """Run a script under a profiler; print the verdict, write ``run.json``, page and picture.
 
@@ -50,7 +50,7 @@ def profile(
         module: ``script`` is a module's name.
         live: Publish what lives meanwhile, for ``lowtide top``.
         full: Print all tables, not the verdict alone.
-        budget: Bytes that may live at once (:class:`lowtide.memory_budget`); None for any number.
+        budget: To run it in (:class:`lowtide.memory_budget`); None for no budget.
 
     Returns:
         The script's exit code; 1 if it raised.
@@ -100,7 +100,7 @@ def profile(
 
 
 @contextlib.contextmanager
-def _recorded(prof: Any, live: bool, budget: int | None) -> Iterator[None]:
+def _recorded(prof: Any, live: bool, budget: Any) -> Iterator[None]:
     published = _published(prof) if live else contextlib.nullcontext()
     with prof, told_to_end(), published, within_budget(budget):
         yield

@@ -202,21 +202,16 @@ class _Terminated(SystemExit):
 
 
 @contextlib.contextmanager
-def within_budget(limit: int | None) -> Iterator[None]:
-    """Keep the live bytes of the block within a budget, and tell on stderr what that took.
-
-    Args:
-        limit: Bytes; None for no budget.
-    """
-    if limit is None:
+def within_budget(budget: lowtide.memory_budget | None) -> Iterator[None]:
+    """Run the block in a budget, if there is one, and tell on stderr what that took."""
+    if budget is None:
         yield
         return
-    budget = lowtide.memory_budget(limit)
-    budget.where = "the option --memory-budget"
     with budget:
         yield
+    process = " for the process" if budget.of == "process" else ""
     print(
-        f"memory budget of {format_bytes(limit)}: at most "
+        f"memory budget of {format_bytes(budget.limit)}{process}: at most "
         f"{format_bytes(lowtide.max_memory_allocated())} live; {budget.evictions} values dropped "
         f"({format_bytes(budget.evicted_bytes)}), {budget.replays} replays",
         file=sys.stderr,

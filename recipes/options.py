@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import lowtide as lt
-from lowtide.cli_arguments import BUDGET, size
+from lowtide.cli_arguments import add_budget
 
 
 def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.ArgumentParser:
@@ -38,7 +38,7 @@ def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.
     )
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument("--checkpoint-every", type=count, metavar="STEPS")
-    parser.add_argument("--memory-budget", type=size, metavar="SIZE", help=BUDGET)
+    add_budget(parser)
     parser.add_argument("--memory-report", action="store_true", help="tell where memory went")
     parser.add_argument("--quick", action="store_true", help="a few seconds, to see it run")
     return parser

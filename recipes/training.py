@@ -34,6 +34,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import lowtide as lt
+from lowtide.cli_arguments import chosen_budget
 from lowtide.profiling import MemoryProfiler
 from lowtide.recipes.options import options as options
 from lowtide.recipes.run_folder import RESULTS, RunFolder
@@ -94,12 +95,7 @@ class Run:
         (self.folder / RESULTS).unlink(missing_ok=True)
 
     def _budget(self) -> Any:
-        limit = self.args.memory_budget
-        if limit is None:
-            return contextlib.nullcontext()
-        budget = lt.memory_budget(limit, self.args.device)
-        budget.where = "the option --memory-budget"
-        return budget
+        return chosen_budget(self.args, self.args.device) or contextlib.nullcontext()
 
     def __iter__(self) -> Iterator[int]:
         columns = (

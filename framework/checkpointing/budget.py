@@ -17,12 +17,11 @@ from ..autograd.saved import HookSaver
 from ..device import device as as_device
 from ..device import get_default_device
 from ..devices import backend
-from ..errors import MemoryLimitError
 from ..interrupts import WholeContext
-from ..memory.ledger import format_bytes
 from ..memory.sizes import as_bytes
 from ..modes import _Mode, local
 from ..tensor import Tensor
+from .budget_limits import ProcessLimit, TensorLimit
 from .stash import WriteCheckingRecorder
 
 SETTLE_EVERY = 4096  # values, after which what nobody wants is let go of
@@ -35,7 +34,7 @@ class BudgetRecorder(WriteCheckingRecorder):
         budget: The budget's region.
     """
 
-    __slots__ = ("budget", "evictor", "left", "outside")
+    __slots__ = ("budget", "evictor", "left", "limits", "outside")
     version_class = EvictableVersion
     records_backward = True
 
@@ -44,6 +43,7 @@ class BudgetRecorder(WriteCheckingRecorder):
         self.region = self.budget = budget
         self.evictor: Evictor = budget.evictor
         self.left = SETTLE_EVERY
+        self.limits: list[Any] = []  # (ledger, limit) of the budgets entered
         self.outside: dict[int, Any] = {}  # values from outside that are held, by id of the array
 
     def note(self, plan: Any, inputs: Any, outputs: Any, saves: Any = ()) -> None:
@@ -125,43 +125,14 @@ class BudgetRecorder(WriteCheckingRecorder):
         self.left = SETTLE_EVERY
         self.outside.clear()
         self.evictor.settle()
+        for ledger, limit in list(self.limits):
+            limit.look(ledger, again=True)
 
 
 def _graph_may_want_it() -> bool:
     # What is computed now: not under `no_grad`, but in the forward of a Function.
     state = local.state
     return state.grad or state.phase == "forward"
-
-
-class _Budget:
-    # An open budget, as the ledger knows it.
-    def __init__(self, limit: int, where: str, evictor: Evictor) -> None:
-        self.limit = limit
-        self.where = where
-        self.evictor = evictor
-
-    def make_room(self, ledger: Any, nbytes: int) -> bool:
-        return self.evictor.make_room(ledger, nbytes)
-
-    def refusal(self, ledger: Any, nbytes: int) -> MemoryLimitError:
-        running = local.state.running
-        node = None if running is None else running.node  # None before the first one runs
-        doing = "" if node is None else f" in backward of {node.name()}"
-        dropped = (
-            "All that can be made again is dropped."
-            if self.evictor.thread == get_ident()
-            else "Only the thread that entered the budget drops values; this is another."
-        )
-        return ledger.exhausted(  # type: ignore[no-any-return]
-            nbytes,
-            f"{doing} would pass the budget of {format_bytes(self.limit)}, begun at {self.where}, "
-            f"by {format_bytes(ledger.live + nbytes - self.limit)}",
-            f"{dropped} What lives is read by the op that runs, held "
-            "by the program (parameters, gradients, inputs, tensors in variables, arrays of "
-            ".numpy()), or saved by a Function or a hook. Raise the budget, use a smaller batch, "
-            "or let go of tensors; lowtide.profiling.estimate(step) shows the line at the peak.",
-            MemoryLimitError,
-        )
 
 
 class memory_budget(WholeContext, _Mode):
@@ -178,6 +149,8 @@ class memory_budget(WholeContext, _Mode):
     - Checkpointed regions and their policies inside do what they do elsewhere: what a policy saves
       stays, what it recomputes is recomputed. ``saved_tensors_hooks`` keep what they return.
     - ``no_grad`` inside changes nothing: what was saved before can be dropped for its sake.
+    - The pages behind the tensors stay within the budget, too: where free blocks are scattered,
+      their pages go back to the system before others are taken.
     - Only the thread that entered it drops values. Other threads' allocations count, and are
       refused where they would pass the budget.
 
@@ -185,6 +158,10 @@ class memory_budget(WholeContext, _Mode):
         limit: Bytes of all living tensors of the device, those from before the budget included; or
             text such as ``"2GiB"``.
         device: The default device if None.
+        of: What the bytes are of: ``"tensors"``, or ``"process"`` for all that the process has in
+            memory (on the cpu only). The interpreter and libraries are then measured again and
+            again, and 4 MiB are kept free; what they take between two looks counts from the next
+            one on.
         rule: How values are compared (:class:`EvictionRule`).
 
     Attributes:
@@ -213,9 +190,17 @@ class memory_budget(WholeContext, _Mode):
     """
 
     def __init__(
-        self, limit: int | str, device: Any = None, *, rule: EvictionRule | None = None
+        self,
+        limit: int | str,
+        device: Any = None,
+        *,
+        of: str = "tensors",
+        rule: EvictionRule | None = None,
     ) -> None:
+        if of not in ("tensors", "process"):
+            raise ValueError(f'memory_budget: of is "tensors" or "process", got {of!r}.')
         self.limit = as_bytes(limit, "memory_budget: limit")
+        self.of = of
         self.device = None if device is None else as_device(device)
         self.rule = rule or EvictionRule()
         self.where: str | None = None
@@ -241,14 +226,20 @@ class memory_budget(WholeContext, _Mode):
         return sum(getattr(region.evictor, name) for region in list(self._regions.values()))
 
     def _again(self) -> Any:
-        found = type(self)(self.limit, self.device, rule=self.rule)
+        found = type(self)(self.limit, self.device, of=self.of, rule=self.rule)
         found.where = self.where
         found._regions = self._regions  # a function called again goes on with its budget
         return found
 
     def _enter(self) -> memory_budget:
         state, me = local.state, get_ident()
-        ledger = backend(self.device or get_default_device()).ledger
+        be = backend(self.device or get_default_device())
+        if self.of == "process" and (be.device.type != "cpu"):
+            raise ValueError(
+                f'memory_budget: of="process" counts the pages of this process, which those of '
+                f'{be.device} are not; on it only of="tensors" is there.'
+            )
+        ledger = be.ledger
         recorder = state.recorder
         where = self.where or user_line() or "an unknown line"
         before = (recorder, state.saver, state.notes_results)
@@ -267,8 +258,13 @@ class memory_budget(WholeContext, _Mode):
                 f"{recorder.region.where}, whose values are recomputed already. Enter the budget "
                 "outside, around the region."
             )
-        budget = _Budget(self.limit, where, recorder.evictor)
+        budget = (
+            TensorLimit(self.limit, where, recorder.evictor)
+            if self.of == "tensors"
+            else ProcessLimit(self.limit, where, recorder.evictor, be.pool)
+        )
         ledger.open_budget(budget)
+        recorder.limits.append((ledger, budget))
         self._open.setdefault(me, []).append((before, recorder, ledger, budget))
         if before is not None:
             state.recorder, state.notes_results = recorder, True
@@ -282,7 +278,9 @@ class memory_budget(WholeContext, _Mode):
         before, recorder, ledger, budget = mine.pop()
         if not mine:
             del self._open[me]
+        recorder.limits.remove((ledger, budget))
         ledger.close_budgets(budget)
+        backend(ledger.device).budget_closed()
         if before is not None:
             state = local.state
             if state.recorder is recorder:  # else left out of turn, by a generator

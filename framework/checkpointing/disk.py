@@ -28,8 +28,9 @@ from typing import Any
 
 from ..device import device as _device
 from ..devices import backend
+from ..memory.block import Block
 from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
-from ..memory.pool import Block, Pool
+from ..memory.pool import Pool
 from ..memory.sizes import as_bytes
 from ..modes import run_kernel
 from ..tensor import Tensor

@@ -35,9 +35,10 @@ from ..device import device as _device
 from ..devices import backend
 from ..errors import GradientError, OutOfMemoryError
 from ..interrupts import finalizer
+from ..memory.block import Block
 from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
-from ..memory.pool import ALIGNMENT, Block, Pool
+from ..memory.pool import ALIGNMENT, Pool
 from ..modes import local, run_kernel
 from ..storage import LedgerEntry
 from ..tensor import Tensor

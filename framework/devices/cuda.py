@@ -82,6 +82,7 @@ class CudaPool:
         self._pool = pool
         self._here = here
         self._peak = 0
+        self.cap = 0  # set by the ledger; CuPy cannot give back parts of a block
 
     @property
     def used(self) -> int:
@@ -258,6 +259,9 @@ class CudaBackend:
     def release_cached(self) -> None:
         """Return the pool's free blocks to the driver."""
         self.pool.release()
+
+    def budget_closed(self) -> None:
+        """Do nothing: CuPy's pool gives no pages back while a budget is open."""
 
     def reserved_bytes(self) -> int:
         """Bytes that the pool reserves from the driver."""

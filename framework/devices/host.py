@@ -26,7 +26,8 @@ from ..kernels.common.float8 import saturated_copy, saturates
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..memory.machine import LEAST_STEP, Guard, NoRoomError, machine
-from ..memory.pool import Pool
+from ..memory.pages import PAGE
+from ..memory.pool import NO_CAP, Pool
 from ..memory.short_traceback import shorten
 from ..storage import ExternalStorage, Storage
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ..spec import Spec
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the constant came with Python 3.13
-_HUGE = 1 << 21  # bytes of a huge page
+_FOR_OTHERS = 1 << 27  # bytes of addresses: stacks of threads, workspace of BLAS, Python's objects
 _Storage = Storage
 _ndarray = np.ndarray
 _new_array = np.ndarray.__new__
@@ -48,12 +49,13 @@ def _run_by(executor: execution.Executor) -> None:
 
 
 def reserve(largest: int, writable: bool) -> mmap.mmap:
-    """Reserve up to ``largest`` bytes of address space: half, a quarter, ... if less is available.
+    """Reserve up to ``largest`` bytes of address space, or as many as there are.
 
-    Private, so that a forked worker writes its own copy.
+    Private, so that a forked worker writes its own copy. Under ``ulimit -v`` some are left for the
+    interpreter, for libraries and their threads.
     """
     page = mmap.PAGESIZE
-    size = -(-largest // page) * page
+    size = -(-min(largest, _addresses_left()) // page) * page
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
     while True:
@@ -64,10 +66,30 @@ def reserve(largest: int, writable: bool) -> mmap.mmap:
             if size < 1 << 24:
                 raise
         else:
-            if writable and hasattr(mmap, "MADV_HUGEPAGE"):
-                with contextlib.suppress(OSError):  # a kernel built without them
-                    mapping.madvise(mmap.MADV_HUGEPAGE)
+            if writable:
+                _advise_huge(mapping, True)
             return mapping
+
+
+def _addresses_left() -> int:
+    # What a limit on addresses (ulimit -v) leaves for a pool.
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            taken = int(file.read().split()[0]) * mmap.PAGESIZE
+    except (ImportError, OSError, ValueError):  # not Linux
+        return 1 << 62
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 62
+    return max(limit - taken - max((limit - taken) // 16, _FOR_OTHERS), 1 << 24)
+
+
+def _advise_huge(mapping: mmap.mmap, wanted: bool) -> None:
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel built without them
+            mapping.madvise(mmap.MADV_HUGEPAGE if wanted else mmap.MADV_NOHUGEPAGE)
 
 
 class HostBackend:
@@ -90,7 +112,9 @@ class HostBackend:
         self.ledger.base = int(
             np.frombuffer(self.arena, np.uint8, 1).__array_interface__["data"][0]
         )
-        self.pool = self.ledger.pool = Pool(len(self.arena))
+        release = self._unmap if computes else None
+        self.pool = self.ledger.pool = Pool(len(self.arena), release)
+        self._huge = computes
         self._bins = self.pool.bins
         self._guard: Guard | None = None
         if computes:
@@ -195,19 +219,29 @@ class HostBackend:
 
     def release_cached(self) -> None:
         """Return the pages of free blocks to the operating system."""
-        self.pool.trim(self._unmap if self.xp is not None else None)
+        self.pool.trim()
 
     def _unmap(self, offset: int, size: int) -> None:
-        page = mmap.PAGESIZE
-        start, end = -(-offset // page) * page, (offset + size) // page * page
-        if offset == self.pool.top:  # above it nothing lives: take the rest of a huge page along
-            end = min(-(-(offset + size) // _HUGE) * _HUGE, len(self.arena))
-        if end > start:
-            self.arena.madvise(mmap.MADV_DONTNEED, start, end - start)
+        # Give back whole pages.
+        if not execution.current.computes:
+            return
+        if self._huge and self.pool.cap != NO_CAP:
+            # Where single pages go back, a huge one would bring its neighbors along.
+            self._use_huge_pages(False)
+        self.arena.madvise(mmap.MADV_DONTNEED, offset, size)
+
+    def budget_closed(self) -> None:
+        """Follow the end of a byte budget."""
+        if self.pool.cap == NO_CAP and self.xp is not None and not self._huge:
+            self._use_huge_pages(True)
+
+    def _use_huge_pages(self, wanted: bool) -> None:
+        _advise_huge(self.arena, wanted)
+        self._huge = wanted
 
     def reserved_bytes(self) -> int:
-        """Bytes of the mapping handed out so far and not returned to the system."""
-        return self.pool.top
+        """Bytes of pages handed out so far and not returned to the system."""
+        return self.pool.held
 
     @property
     def machine_bytes(self) -> int | None:
@@ -228,8 +262,12 @@ class HostBackend:
 
     def _search(self, spec: Spec) -> None:
         try:
-            self.pool.search(spec.block)
+            lacking = self.pool.search(spec.block, within=True)
+            if lacking and not self.ledger.make_less(lacking, PAGE):
+                self.pool.search(spec.block)
         except NoRoomError as machine_is:
+            if self.ledger.make_less(spec.nbytes):
+                return  # the caller searches again
             raise self.ledger.exhausted(
                 spec.nbytes,
                 f": {machine_is}",
@@ -239,6 +277,8 @@ class HostBackend:
                 OutOfMemoryError,
             ) from None
         except MemoryError:
+            if self.ledger.make_extent(spec.block):
+                return
             size = format_bytes(self.pool.capacity)
             raise self.ledger.exhausted(
                 spec.nbytes,

@@ -1,7 +1,7 @@
 """Memory statistics and limits of every device, under PyTorch's names.
 
 Two figures must not be confused. *Allocated* is the ledger's: the bytes of living storages, by
-role. *Reserved* is the pool's: the part of its mapping that was ever handed out and not given
+role. *Reserved* is the pool's: the pages of its mapping that were handed out and not given
 back. Between them lie the rounding of each block to a cache line, and free blocks kept for reuse;
 :func:`memory_stats` names both.
 """

@@ -53,7 +53,8 @@ class Ledger:
         peak_roles: ``roles`` at that moment.
         limit: Bytes that ``live`` must not pass: the least of what was set and of the budgets.
         budgets: The budgets that are open: each has ``limit`` (bytes), ``where`` (the line that
-            opened it) and ``make_room(ledger, nbytes) -> bool``.
+            opened it), ``make_room(ledger, nbytes) -> bool`` and ``evictor``, which can
+            ``make_less`` and ``make_extent``.
         allocations: Storages ever made.
         observers: Called with what is booked while a profiler listens, see ``events.py``.
         name: Of the device.
@@ -140,16 +141,42 @@ class Ledger:
             kept = () if closed is None else [b for b in self.budgets if b is not closed]
             self._set_budgets(tuple(kept))
 
+    def limits_changed(self) -> None:
+        """Follow a budget that has set its limit anew."""
+        with _budgets:
+            self._set_budgets(self.budgets)
+
     def _set_budgets(self, budgets: tuple[Any, ...]) -> None:
-        limit = min([self._own_limit, *[budget.limit for budget in budgets]])
+        within = min([NO_LIMIT, *[budget.limit for budget in budgets]])
+        limit = min(self._own_limit, within)
+        pool = self.pool
         self.budgets = budgets  # one row with the next
         self.limit = limit
+        if pool is not None:
+            pool.cap = within  # what lives fits, so the pages of what does not can go
 
     def refuse(self, nbytes: int) -> None:
         """Make room for an allocation that exceeds the limit, or raise its error."""
         if any(budget.make_room(self, nbytes) for budget in reversed(self.budgets)):
             return
         self.raise_refusal(nbytes)
+
+    def make_less(self, nbytes: int, smallest: int = 0) -> bool:
+        """Have the budgets drop so many bytes, where the machine or the pool has no room for more.
+
+        Args:
+            nbytes: How many.
+            smallest: Only values of more than this.
+
+        Returns:
+            True if any went.
+        """
+        budgets = reversed(self.budgets)
+        return any(budget.evictor.make_less(self, nbytes, smallest) for budget in budgets)
+
+    def make_extent(self, nbytes: int) -> bool:
+        """Have the budgets drop neighbors, so that a free block of so many bytes arises."""
+        return any(budget.evictor.make_extent(self, nbytes) for budget in reversed(self.budgets))
 
     def raise_refusal(self, nbytes: int) -> None:
         """Raise the error of an allocation that exceeds the limit or the address space."""

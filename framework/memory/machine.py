@@ -9,8 +9,8 @@ Pages that a pool handed out and nobody has written yet are not in memory, and t
 counts them as available. They are the difference between what the process should hold and what it
 does (``Guard._promised``).
 
-Not optimal: once a pool has given free pages back to the system, blocks that are put there again
-are not asked about. The page cache counts as available, though to shrink it may be slow.
+Not optimal: pages that a byte budget gave back are not asked about when they are taken again,
+within what was granted. The page cache counts as available, though to shrink it may be slow.
 """
 
 from __future__ import annotations
@@ -153,21 +153,34 @@ def _left(level: Level, swap_free: int) -> int:
     # What a group may still take. Pages of files that it holds go before anything is killed.
     folder = level.folder
     try:
-        stat = dict(line.split() for line in _text(f"{folder}/memory.stat").splitlines())
+        stat = {k: int(v) for k, v in map(str.split, _text(f"{folder}/memory.stat").splitlines())}
     except (OSError, ValueError):
         stat = {}
     prefix = "" if level.version == 2 else "total_"
-    files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    files = sum(stat.get(f"{prefix}{kind}_file", 0) for kind in ("active", "inactive"))
     if level.version == 2:
-        ram = _rest(level.limit, _number(folder, "memory.current"))
+        current = _number(folder, "memory.current")
+        ram = _rest(level.limit, current)
         if ram is None:
             return UNLIMITED
         swap = _rest(level.swap, _number(folder, "memory.swap.current"))
-        return ram + files + min(swap_free, UNLIMITED if swap is None else swap)
-    ram = _rest(level.limit, _number(folder, "memory.usage_in_bytes"))
+        idle = _unmapped(current, stat, "anon", "file", "kernel", "sock")
+        return ram + files + idle + min(swap_free, UNLIMITED if swap is None else swap)
+    current = _number(folder, "memory.usage_in_bytes")
+    stat["kmem"] = _number(folder, "memory.kmem.usage_in_bytes") or 0
+    idle = _unmapped(current, stat, "total_rss", "total_cache", "kmem")
+    ram = _rest(level.limit, current)
     both = _rest(level.swap, _number(folder, "memory.memsw.usage_in_bytes"))
-    left = UNLIMITED if ram is None else ram + files + swap_free
-    return left if both is None else min(left, both + files)
+    left = UNLIMITED if ram is None else ram + files + idle + swap_free
+    return left if both is None else min(left, both + files + idle)
+
+
+def _unmapped(current: int | None, stat: dict[str, int], *kinds: str) -> int:
+    # What a group is charged for and nobody maps: the parts of huge pages that were given back. The
+    # kernel frees them when the group needs room. Pages on their way to it are a few hundred KiB.
+    if current is None or any(kind not in stat for kind in kinds):
+        return 0
+    return max(current - sum(stat[kind] for kind in kinds), 0)
 
 
 def _rest(limit: int | None, used: int | None) -> int | None:
@@ -230,7 +243,7 @@ class Guard:
     ) -> None:
         self.machine = machine
         self._used, self._release = used, release
-        self._base = machine.resident()  # what the process holds besides
+        self._base = machine.resident() - used()  # what the process holds besides
         self.margin = min(machine.total // MARGIN, LARGEST_MARGIN)
 
     def grant(self, more: int) -> int:

@@ -28,11 +28,18 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from contextlib import suppress
+from operator import itemgetter
 
-from ..interrupts import finalizer
+from .pages import PAGE, Pages
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 SMALL = 1 << 18  # bytes of a pool in which blocks of one size are never made into others
+NO_CAP = 1 << 62
+CHUNK = 1 << 16  # bytes of an extent that are given back at once, at least
+SLACK, LEAST_SLACK = 1024, 1 << 17  # a share of the cap, and bytes, by which it may be passed
+HUGE = 1 << 21  # bytes of a huge page: the last one touched may reach past the last block
+
+_offset = itemgetter(1)  # of (size, offset)
 
 # Held during a search. Reentrant: a search may start the garbage collector, and that a finalizer.
 _searching = threading.RLock()
@@ -47,22 +54,40 @@ if hasattr(os, "register_at_fork"):  # a child must not inherit a search that wi
 class Pool:
     """A memory pool: blocks of one mapping of ``capacity`` bytes.
 
+    Args:
+        capacity: Its bytes of addresses.
+        release: ``release(offset, size)`` gives whole pages back to the system. None: there are
+            none behind the addresses; they are counted all the same.
+        page: Bytes of a page.
+
     Attributes:
         bins: Free blocks by size: offsets, last freed first.
-        grant: ``grant(bytes)``, asked before the pool grows past ``granted``: returns how many
-            bytes it may grow by, at least those, or raises MemoryError. None: it need not ask.
-        granted: Up to where it may grow without being asked.
-        top: End of the part ever handed out; what the pool holds reserved.
-        peak: The highest ``top`` since the last reset.
+        cap: Bytes of pages to be held at most; the blocks in use may need more.
+        grant: ``grant(bytes)``, asked before the pool holds more than ``granted``: returns by how
+            many bytes it may grow, at least those, or raises MemoryError. None: it need not ask.
+        granted: Bytes of pages that it may hold without asking.
+        top: End of the part that is handed out.
+        given: Bytes of pages given back so far.
+        pages: Which of them are.
+        peak: The highest ``held`` since the last reset.
     """
 
     __slots__ = (
-        "_at", "_busy", "_by_size", "_ending", "_loose", "_loose_size", "_stale", "bins",
-        "capacity", "grant", "granted", "peak", "top",
+        "_at", "_busy", "_by_size", "_ending", "_loose", "_loose_size", "_stale", "bins", "cap",
+        "capacity", "given", "grant", "granted", "pages", "peak", "release", "top",
     )  # fmt: skip
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        release: Callable[[int, int], None] | None = None,
+        page: int = PAGE,
+    ) -> None:
         self.capacity = capacity
+        self.release = release
+        self.cap = NO_CAP
+        self.pages = Pages(page)
+        self.given = 0
         self.grant: Callable[[int], int] | None = None
         self.granted = capacity
         self.bins: dict[int, list[int]] = {}
@@ -78,12 +103,33 @@ class Pool:
         self.peak = 0
 
     @property
+    def held(self) -> int:
+        """Bytes of pages that may be in memory: what the pool holds reserved."""
+        return self.pages.high - self.pages.cold
+
+    @property
     def used(self) -> int:
         """Bytes of the blocks in use, rounded up to the alignment."""
         with _searching:
             free = sum(size * len(stack) for size, stack in list(self.bins.items()))
             free += self._loose_size * len(self._loose)
             return self.top - free - sum(self._at.values())
+
+    def free_extents(self) -> list[tuple[int, int]]:
+        """Coalesce all free blocks; return (offset, size) of each, and of what is above the top.
+
+        None during a search.
+        """
+        with _searching:
+            if self._busy:
+                return []
+            self._busy = True
+            try:
+                self._mend()
+                self._fold()
+                return [*self._at.items(), (self.top, self.capacity - self.top)]
+            finally:
+                self._busy = False
 
     @property
     def largest_free(self) -> int:
@@ -95,7 +141,7 @@ class Pool:
     def take(self, size: int) -> int:
         """Allocate a block of ``size`` bytes (a multiple of the alignment); return its offset.
 
-        An interrupt before the caller has put the offset somewhere loses it: see :class:`Block`.
+        An interrupt before the caller has put the offset somewhere loses it: see ``block.py``.
 
         Raises:
             MemoryError: The mapping has no room.
@@ -110,10 +156,17 @@ class Pool:
         """Free a block."""
         self.bins[size].append(offset)
 
-    def search(self, size: int) -> None:
+    def search(self, size: int, within: bool = False) -> int:
         """Put a free block of ``size`` bytes on its free list, ``bins[size]``.
 
         That list stays the same object for good.
+
+        Args:
+            size: Bytes, a multiple of the alignment.
+            within: Not if the pages held would pass the cap by more than a rounding's worth.
+
+        Returns:
+            By how many bytes they would; then there is no block. Else 0.
 
         Raises:
             MemoryError: The mapping has no room.
@@ -122,49 +175,78 @@ class Pool:
             stack = self.bins.setdefault(size, [])
             if size == 0:
                 stack.append(0)  # nothing to place: every empty tensor lies at the start
-                return
-            if not self._busy:  # else this is a finalizer, started inside a search: leave it be
-                self._busy = True
-                try:
-                    self._mend()
-                    found = self._best_fit(size, stack)
-                    if not found and self.top + size > min(SMALL, self.capacity):
-                        self._fold()
-                        found = self._best_fit(size, stack)
-                    if found:
-                        return
-                finally:
-                    self._busy = False
+                return 0
+            pages = self.pages
             while True:
+                place = None
+                if not self._busy:  # else this is a finalizer, started inside a search: leave it be
+                    self._busy = True
+                    try:
+                        self._mend()
+                        place = self._place(size)
+                        if place is None and self.top + size > min(SMALL, self.capacity):
+                            self._fold()
+                            place = self._place(size)
+                        if self.held + size > self.cap:
+                            place, lacking = self._shed(size, place)
+                            if within and lacking > max(self.cap // SLACK, LEAST_SLACK):
+                                return lacking
+                        if place is not None:
+                            offset = self._by_size[place][1]
+                            if self.held + pages.more(offset, offset + size) <= self.granted:
+                                self._take(place, size, stack)
+                                return 0
+                    finally:
+                        self._busy = False
                 offset = self.top
                 end = offset + size
-                if end <= self.granted and end <= self.capacity:
-                    break
-                if end > self.capacity and self.grant is None:
-                    raise MemoryError(f"{size} bytes do not fit: {offset} of {self.capacity} taken")
-                self._ask(size)
-            self.top = end
-            if end > self.peak:
-                self.peak = end
-            stack.append(offset)  # the end of the row
+                if place is None:
+                    if end > self.capacity and self.grant is None:
+                        raise self._full(size)
+                    more = pages.more(offset, end)
+                    if end <= self.capacity and self.held + more <= self.granted:
+                        pages.take(offset, end)
+                        held = pages.high - pages.cold
+                        self.top = end
+                        if held > self.peak:
+                            self.peak = held
+                        stack.append(offset)  # the end of the row
+                        return 0
+                self._ask(size, place is None)
 
-    def _ask(self, size: int) -> None:
-        # Whether the pool may grow. The answer may change the top: free pages are given back first.
+    def _ask(self, size: int, grows: bool) -> None:
+        # Whether the pool may hold more. Free pages may be given back first, so all may change.
         if self.grant is None:
             self.granted = self.capacity
             return
         granted = self.grant(size)
-        if self.top + size > self.capacity:
-            raise MemoryError(f"{size} bytes do not fit: {self.top} of {self.capacity} taken")
-        self.granted = self.top + max(granted, size)
+        if grows and self.top + size > self.capacity:
+            raise self._full(size)
+        self.granted = self.held + max(granted, size)
 
-    def _best_fit(self, size: int, stack: list[int]) -> bool:
-        # From the smallest extent that is large enough; of equal ones, the lowest.
+    def _full(self, size: int) -> MemoryError:
+        return MemoryError(f"{size} bytes do not fit: {self.top} of {self.capacity} taken")
+
+    def _place(self, size: int) -> int | None:
+        # Of the smallest extent that is large enough; of equal ones, the lowest. Under a cap, of
+        # the lowest that is large enough: what lives long gathers at the start, and the free blocks
+        # between are larger (a GPT's addresses are 1.09 of its budget instead of 1.2).
         by_size = self._by_size
         place = bisect_left(by_size, (size, -1))
         if place == len(by_size):
-            return False
+            return None
+        if self.cap != NO_CAP:
+            place = bisect_left(by_size, min(by_size[place:], key=_offset))
+        return place
+
+    def _take(self, place: int, size: int, stack: list[int]) -> None:
+        # The start of an extent becomes a block on its stack.
+        by_size = self._by_size
         length, offset = by_size[place]
+        pages = self.pages
+        if pages.cold:
+            pages.take(offset, offset + size)
+            self.peak = max(self.peak, self.held)
         at, rest = self._at, length - size
         self._stale = True
         del at[offset]
@@ -178,7 +260,68 @@ class Pool:
         else:
             del self._ending[offset + length]
         self._stale = False
-        return True
+
+    def _shed(self, size: int, place: int | None) -> tuple[int | None, int]:
+        # Give pages back until those of a block fit the cap. Returns the place for it, and by how
+        # much the cap is passed where too many free extents are less than a page.
+        pages = self.pages
+        begin = self.top if place is None else self._by_size[place][1]
+        if self.held + pages.more(begin, begin + size) <= self.cap:
+            return place, 0
+        self._fold()
+        begin = self._start(size)
+        end = begin + size
+        more = pages.more(begin, end)
+        lacking = self.held + more - self.cap
+        if lacking > 0:
+            self._give_above(max(self.top, end, pages.high - max(lacking, CHUNK)))
+            lacking = self.held + more - self.cap
+        for length, offset in reversed(self._by_size[:]):
+            if lacking <= 0:
+                break
+            # From the end of the extent on: blocks are cut from its start.
+            first, last = end if offset == begin else offset, offset + length
+            while lacking > 0 and last > first:
+                part = max(first, last - max(-(-lacking // pages.size) * pages.size, CHUNK))
+                self._give(part, last)
+                lacking = self.held + more - self.cap
+                last = part
+        for place, (_, offset) in enumerate(self._by_size):
+            if offset == begin:
+                return place, lacking
+        return None, lacking
+
+    def _start(self, size: int) -> int:
+        # Where a block would begin.
+        place = self._place(size)
+        return self.top if place is None else self._by_size[place][1]
+
+    def _give(self, begin: int, end: int) -> None:
+        # Give back the pages of a free extent, or of a part of it.
+        begin, end = self.pages.inside(begin, end)
+        if begin < end:
+            if self.release is not None:
+                self.release(begin, end - begin)
+            self.given += self.pages.gone(begin, end)
+
+    def _give_above(self, begin: int) -> None:
+        # Give back the pages from an address on that is not below the top. They are an extent
+        # meanwhile: a finalizer that runs now takes what lies above it.
+        pages, top = self.pages, self.top
+        if pages.high <= begin:
+            return
+        end = min(-(-pages.high // HUGE) * HUGE, self.capacity)
+        self._stale = True
+        self._at[top] = end - top
+        self.top = end  # the end of the row
+        self._mend()
+        self._give(begin, end)
+        self._lower()
+        ranges, cold = pages.below(begin)
+        if self.top == top:  # nobody took anything; in one row with the next
+            pages.ranges = ranges
+            pages.cold = cold
+            pages.high = begin
 
     def _fold(self) -> None:
         # Every free block becomes part of an extent; one that ends at the top lowers it.
@@ -189,6 +332,10 @@ class Pool:
                 _move(stack, loose)
                 while loose:
                     self._merge(loose[-1], size)
+        self._lower()
+
+    def _lower(self) -> None:
+        # A free extent that ends at the top lowers it.
         top = self.top
         last = self._ending.get(top)
         if last is not None:
@@ -232,66 +379,25 @@ class Pool:
             self._stale = False
 
     def reset_peak(self) -> None:
-        """Reset the peak to what is reserved now."""
-        self.peak = self.top
+        """Reset the peak to what is held now."""
+        self.peak = self.held
 
-    def trim(self, release: Callable[[int, int], None] | None = None) -> None:
-        """Coalesce all free blocks, and pass unused memory to ``release``.
-
-        Args:
-            release: Called with (offset, size) of each free extent, and of the part between the
-                new top and the old one. No extent is handed out before it returns.
-        """
+    def trim(self) -> None:
+        """Coalesce all free blocks, and give their pages back to the system."""
         with _searching:
             if self._busy:
                 return
-            old_top = self.top
             self._busy = True
             try:
                 self._mend()
                 self._fold()
-                if release is not None:
-                    for offset, size in sorted(self._at.items()):
-                        release(offset, size)
-                    release(self.top, max(old_top - self.top, 0))
-                    if self.grant is not None:
-                        self.granted = min(self.granted, self.top)
+                for offset, size in sorted(self._at.items()):
+                    self._give(offset, offset + size)
+                self._give_above(self.top)
+                if self.grant is not None:
+                    self.granted = min(self.granted, self.held)
             finally:
                 self._busy = False
-
-
-class Block:
-    """A block that is freed with the last reference to it.
-
-    Attributes:
-        offset: Where it begins.
-        size: Its bytes.
-
-    Raises:
-        MemoryError: The pool has no room.
-    """
-
-    __slots__ = ("_stack", "offset", "size")
-    _stack: list[int]
-
-    def __init__(self, pool: Pool, size: int) -> None:
-        self.size = size
-        while True:
-            stack = pool.bins.get(size)
-            if stack:
-                self.offset = stack[-1]  # one row with the two below
-                del stack[-1]
-                self._stack = stack
-                return
-            pool.search(size)
-
-    @finalizer
-    def __del__(self) -> None:
-        try:
-            stack = self._stack
-        except AttributeError:  # there was no room
-            return
-        stack.append(self.offset)
 
 
 def _move(source: list[int], target: list[int]) -> None:

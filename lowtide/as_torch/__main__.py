@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from lowtide.cli_arguments import BUDGET, size
+from lowtide.cli_arguments import add_budget, chosen_budget
 from lowtide.script_command import USAGE_ERROR, run_script, script_is_there, within_budget
 
 
@@ -25,24 +26,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="lowtide run-as-torch", description="Run a PyTorch script as it is, on lowtide."
     )
-    parser.add_argument("--memory-budget", metavar="SIZE", type=size, help=BUDGET)
+    add_budget(parser)
     parser.add_argument(
         "-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m"
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="what the script itself takes")
     options = parser.parse_args(argv)
-    return run(options.script, options.args, options.module, options.memory_budget)
+    return run(options.script, options.args, options.module, chosen_budget(options))
 
 
-def run(script: str, args: Sequence[str], module: bool = False, budget: int | None = None) -> int:
+def run(script: str, args: Sequence[str], module: bool = False, budget: Any = None) -> int:
     """Run a script to its end.
 
     Args:
         script: A file, or a module's name.
         args: What the script finds in ``sys.argv``.
         module: ``script`` is a module's name.
-        budget: Bytes that may live at once (:class:`lowtide.memory_budget`); None for any number.
+        budget: To run it in (:class:`lowtide.memory_budget`); None for no budget.
 
     Returns:
         As :func:`main`.

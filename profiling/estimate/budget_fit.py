@@ -26,7 +26,7 @@ from ...framework.device import device as as_device
 from ...framework.device import get_default_device
 from ...framework.devices import backend, live_backends
 from ...framework.errors import InfeasibleBudget
-from ...framework.memory.ledger import ROLES, SAVED, describe, format_bytes
+from ...framework.memory.ledger import NO_LIMIT, ROLES, SAVED, describe, format_bytes
 from ...framework.memory.sizes import as_bytes
 from ...framework.modes import local
 from . import fake_kernels
@@ -370,6 +370,8 @@ def _imagined(
             dropped.clear()
             past = evictor.evictions, evictor.replays, region.clock
             with context:
+                if limit is None:
+                    ledger.pool.cap = NO_LIMIT  # no more than it has without a budget
                 step(*args, **kwargs)
             if ledger.live == before:
                 break
@@ -426,6 +428,14 @@ class _Needs(Evictor):
         finally:
             self.busy = False
         return True
+
+    def make_less(self, ledger: Any, nbytes: int, smallest: int = 0) -> bool:
+        """Drop nothing."""
+        return False
+
+    def make_extent(self, ledger: Any, nbytes: int) -> bool:
+        """Drop nothing."""
+        return False
 
     def _look(self, ledger: Any, nbytes: int) -> None:
         free = 0

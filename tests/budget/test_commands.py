@@ -57,6 +57,20 @@ def test_a_pytorch_script_in_a_budget(tmp_path):
     assert int(found[2]) > 10
 
 
+def test_the_budget_of_the_process(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ("run-as-torch", "--budget-of", "process", "--memory-budget")
+    code, plain, err = lowtide(tmp_path, *words, "4GiB", "train.py")
+    assert code == 0
+    assert "memory budget of 4.00 GiB for the process: at most" in err
+    assert " 0 values dropped" in err
+    assert len(plain.splitlines()) == 3
+    code, out, err = lowtide(tmp_path, *words, "20MiB", "train.py")
+    assert (code, out) == (1, "")
+    assert "the budget of 20.00 MiB for the process (of which the interpreter and libraries" in err
+    assert "begun at the option --memory-budget" in err
+
+
 def test_a_script_that_does_not_fit_hears_of_the_option(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     code, _, err = lowtide(tmp_path, "run-as-torch", "--memory-budget", "1MiB", "train.py")

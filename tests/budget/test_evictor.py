@@ -34,7 +34,7 @@ class Counting(Evictor):
 
     checked = 0
 
-    def _choose(self, ledger):
+    def _choose(self, ledger, smallest=0):
         scores = self.scores(ledger)
         region, worth = self.region(), {}
         for place, reference in enumerate(self._places):
@@ -58,7 +58,7 @@ class Counting(Evictor):
             self.checked += 1
         for place, value in worth.items():
             assert scores[place] == pytest.approx(value, rel=1e-12)
-        return super()._choose(ledger)
+        return super()._choose(ledger, smallest)
 
 
 def budget_of(evictor, limit):

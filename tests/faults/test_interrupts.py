@@ -26,7 +26,8 @@ from lowtide.framework.interrupts import (
     finalizer,
     listen,
 )
-from lowtide.framework.memory.pool import Block, Pool
+from lowtide.framework.memory.block import Block
+from lowtide.framework.memory.pool import Pool
 from lowtide.framework.modes import local
 from lowtide.framework.ops.registry import OPS
 

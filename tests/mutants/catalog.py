@@ -47,6 +47,7 @@ LEDGER = "framework/memory/ledger.py"
 REPLAY = "framework/autograd/remat/replay.py"
 EVICTOR = "framework/autograd/remat/evictor.py"
 COSTS = "framework/autograd/remat/replay_costs.py"
+PAGES = ("tests/memory/test_pages.py",)
 BUDGET = ("tests/budget/test_evictor.py", "tests/budget/test_contexts.py")
 CPU = "framework/kernels/cpu/"
 
@@ -159,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tail that was trimmed is not given back", POOL,
-        "release(self.top, max(old_top - self.top, 0))", "release(self.top, 0)", MEMORY,
+        "                self._give_above(self.top)\n", "", MEMORY,
     ),
     # Recomputation
     Mutant(
@@ -171,10 +172,20 @@ MUTANTS = (
         "a call keeps its demand for an outer region's value", REPLAY,
         "        crossed[content] -= 1\n", "", ("tests/checkpointing",),
     ),
+    # Pages
+    Mutant(
+        "pages are booked as given back, and are not", POOL,
+        "                self.release(begin, end - begin)\n", "                pass\n", PAGES,
+    ),
+    Mutant(
+        "a block cut from a free extent is not booked", POOL,
+        "            pages.take(offset, offset + size)\n", "            pass\n", PAGES,
+    ),
     # Budgets of bytes
     Mutant(
         "nothing is dropped to make room", EVICTOR,
-        "            content = self._choose(ledger)\n", "            content = None\n", BUDGET,
+        "            content = self._choose(ledger, smallest)\n",
+        "            content = None\n", BUDGET,
     ),
     Mutant(
         "what others drop is dropped too", EVICTOR,
@@ -195,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "the inner of two budgets holds", LEDGER,
-        "limit = min([self._own_limit, *[budget.limit for budget in budgets]])",
+        "limit = min(self._own_limit, within)",
         "limit = budgets[-1].limit if budgets else self._own_limit", BUDGET,
     ),
     Mutant(

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from ...interrupts import defer_interrupts
+from ...memory.pool import ALIGNMENT
 from ...modes import local
 from .evictable import EvictableVersion, parents
 from .replay_costs import EvictionRule, ReplayCosts, needed
@@ -79,30 +80,79 @@ class Evictor:
 
     def make_room(self, ledger: Any, nbytes: int) -> bool:
         """Drop versions until so many more bytes fit; False if they never will."""
+        return self._alone(self._drop_until, ledger, lambda: ledger.live + nbytes <= ledger.limit)
+
+    def make_less(self, ledger: Any, nbytes: int, smallest: int = 0) -> bool:
+        """Drop versions of so many bytes, or what there is; False if nothing can go.
+
+        Args:
+            ledger: Of the device.
+            nbytes: How many.
+            smallest: Only versions of more than this.
+        """
+        before = ledger.live
+        self._alone(self._drop_until, ledger, lambda: ledger.live <= before - nbytes, smallest + 1)
+        return bool(ledger.live < before)
+
+    def make_extent(self, ledger: Any, nbytes: int) -> bool:
+        """Drop versions that lie side by side, where the pool has no addresses left.
+
+        Of all runs of free blocks and of versions that can go, with so many bytes, the one whose
+        versions are worth least.
+
+        Returns:
+            False if there is none.
+        """
+        return self._alone(self._drop_neighbors, ledger, nbytes)
+
+    def _alone(self, work: Callable[..., bool], *args: Any) -> bool:
         if self.busy or get_ident() != self.thread:
             return False
         self.busy = True
         try:
             # An interrupt in a finalizer would keep alive, for a moment, what was to be freed.
             with defer_interrupts():
-                return self._drop_until(ledger, nbytes)
+                if not self.active:
+                    self._begin()
+                self.let_go()
+                return work(*args)
         finally:
             self.busy = False
 
-    def _drop_until(self, ledger: Any, nbytes: int) -> bool:
-        if not self.active:
-            self._begin()
-        self.let_go()
-        while ledger.live + nbytes > ledger.limit:
-            content = self._choose(ledger)
+    def _drop_until(self, ledger: Any, enough: Callable[[], bool], smallest: int = 0) -> bool:
+        while not enough():
+            content = self._choose(ledger, smallest)
             if content is None:
                 return False
-            content.drop()
-            self.evictions += 1
-            self.evicted_bytes += content.nbytes
-            if self.on_drop is not None:
-                self.on_drop(content)
+            self._drop(content)
         return True
+
+    def _drop(self, content: Any) -> None:
+        content.drop()
+        self.evictions += 1
+        self.evicted_bytes += content.nbytes
+        if self.on_drop is not None:
+            self.on_drop(content)
+
+    def _drop_neighbors(self, ledger: Any, nbytes: int) -> bool:
+        scores = self.scores(ledger)
+        # (offset, bytes, value of keeping it, version or None)
+        spans: list[tuple[int, int, float, Any]] = [
+            (offset, size, 0.0, None) for offset, size in ledger.pool.free_extents()
+        ]
+        for place, reference in enumerate(self._places):
+            content = None if reference is None else reference()
+            if content is None or content.held is None or scores[place] == np.inf:
+                continue
+            block = -(-content.nbytes // ALIGNMENT) * ALIGNMENT
+            if block and can_go(content):
+                value = float(scores[place]) * content.nbytes
+                spans.append((content.held.storage.offset, block, value, content))
+        run = _cheapest_run(sorted(spans, key=lambda span: span[0]), nbytes)
+        for _, _, _, content in run:
+            if content is not None and content.held is not None:
+                self._drop(content)
+        return bool(run)
 
     def close(self) -> None:
         """End the budget: what is held stays so while a handle wants it."""
@@ -225,9 +275,9 @@ class Evictor:
         for made in self.costs.add(content, self):
             self.came_back(made)
 
-    def _choose(self, ledger: Any) -> Any:
+    def _choose(self, ledger: Any, smallest: int = 0) -> Any:
         scores = self.scores(ledger)
-        smallest = self.rule.smallest
+        smallest = max(self.rule.smallest, smallest)
         while len(scores):
             place = int(scores.argmin())
             if scores[place] == np.inf:
@@ -335,6 +385,24 @@ class Evictor:
                 found.add(content)
             room[ledger] = left
         return found
+
+
+def _cheapest_run(spans: list[Any], nbytes: int) -> list[Any]:
+    # Of spans in the order of their offsets: neighbors of at least so many bytes and least value.
+    best: tuple[float, int, int] | None = None
+    first, total, value = 0, 0, 0.0
+    for last, (offset, size, worth, _) in enumerate(spans):
+        if last > first and spans[last - 1][0] + spans[last - 1][1] != offset:
+            first, total, value = last, 0, 0.0
+        total += size
+        value += worth
+        while total - spans[first][1] >= nbytes:
+            total -= spans[first][1]
+            value -= spans[first][2]
+            first += 1
+        if total >= nbytes and (best is None or value < best[0]):
+            best = value, first, last
+    return [] if best is None else spans[best[1] : best[2] + 1]
 
 
 def can_go(content: Any) -> bool:
