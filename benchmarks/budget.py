@@ -4,7 +4,9 @@ A share of s % is a budget of what lived before the step, and s % of what the pl
 above that. For each share, in a forked copy: the step in imagination (operations, peak) and for
 real (peak, bits of the parameters, process time, least of some). ``per block`` is activation
 checkpointing of each block, with the share that its peak is. ``planned`` are the operations that
-:func:`lowtide.fit` finds, and the seconds it takes; the columns before it are without a plan.
+:func:`lowtide.fit` finds, and the seconds it takes; ``step`` is the time of a step under the plan,
+as a ratio to the plain step's, and ``said`` what the plan predicts, as a ratio to that. The columns
+before ``planned`` are without a plan.
 
     python -m benchmarks.budget [--only NAME ...] [--shares 0.8 0.5 ...] [--steps N] [--json FILE]
         [--picture FILE]
@@ -22,6 +24,7 @@ import random
 import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import lowtide as lt
@@ -207,6 +210,24 @@ def real(model: Model, limit: int | None, steps: int) -> dict[str, Any]:
     return run_apart(work)
 
 
+def planned_time(model: Model, plan: Any, steps: int) -> tuple[float, float]:
+    """Median wall-clock seconds of steps under a plan, and of plain ones, in turns; in a copy."""
+
+    def work() -> tuple[float, float]:
+        taken: tuple[list[float], list[float]] = [], []
+        for k in range(2 * steps + 2):
+            began = time.perf_counter()
+            if k % 2:
+                model.step()
+            else:
+                with plan:
+                    model.step()
+            taken[k % 2].append(time.perf_counter() - began)
+        return median(taken[0][1:]), median(taken[1][1:])
+
+    return run_apart(work)
+
+
 def recording(model: Model, steps: int) -> float:
     """Process time of a step in a budget that never binds, as a ratio to the plain step's."""
 
@@ -237,7 +258,7 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
     print(f"  before {format_bytes(start)}, peak {format_bytes(plain['peak'])}")
     print(
         f"  {'budget':>9} {'peak':>10} {'FLOPs':>8} {'time':>6} {'evicted':>8} {'replays':>8} "
-        f"{'planned':>8} {'in s':>5}"
+        f"{'planned':>8} {'in s':>5} {'step':>5} {'said':>5}"
     )
     free = recording(model, 2 * steps)
     print(f"  {'free':>9} {'':>10} {'+0.0 %':>8} {free:>6.2f}")
@@ -271,8 +292,11 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
         began = time.perf_counter()
         plan = lt.fit(model.step, budget=limit)
         seconds = time.perf_counter() - began
+        took, plain = planned_time(model, plan, steps)
+        said = (plan.seconds or 0.0) / took
         found[-1] |= {"planned": plan.added, "fit_seconds": seconds, "floor": plan.floor_proved}
-        return f"{plan.added:>+8.1%} {seconds:>5.1f}"
+        found[-1] |= {"planned_time": took / plain, "said": said}
+        return f"{plan.added:>+8.1%} {seconds:>5.1f} {took / plain:>5.2f} {said:>5.2f}"
 
     for share in shares:
         limit = int(start + share * above)

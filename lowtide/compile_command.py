@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from lowtide.framework.kernels.cpu.compiler import ahead, library
+from lowtide.framework.kernels.runtime import kernel_seconds
 from lowtide.framework.kernels.runtime.cache_folder import Unusable
 
 
@@ -27,15 +28,18 @@ def compile_kernels(jobs: int | None) -> int:
 
 
 def clear() -> int:
-    """Remove all kernels that are kept.
+    """Remove all kernels that are kept, and their times.
 
     Returns:
         0; 1 if their folder cannot be used.
     """
     try:
         count = library.clear()
+        times = kernel_seconds.clear()
     except Unusable as error:
         print(f"lowtide compile --clear: {error}", file=sys.stderr)
         return 1
     print(f"removed {count} files from {library.folder()}")
+    if times:
+        print(f"removed the times of kernels, {times} file{'s' if times > 1 else ''}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import lowtide
 from lowtide.framework.kernels.cpu.compiler import library
+from lowtide.framework.kernels.runtime import kernel_seconds
 from lowtide.framework.kernels.runtime.cache_folder import Unusable
 from lowtide.framework.memory.ledger import format_bytes
 
@@ -51,6 +53,9 @@ def doctor() -> int:
         print(f"  {line}")
     print("\nCompiled kernels")
     for line in _kernels():
+        print(f"  {line}")
+    print("\nTimes of kernels")
+    for line in _times():
         print(f"  {line}")
     if missing:
         print(f"\nMissing: {', '.join(missing)}. Install with: pip install {' '.join(missing)}")
@@ -123,6 +128,16 @@ def _memory() -> Iterator[str]:
     machine = psutil.virtual_memory()
     yield f"machine: {format_bytes(machine.available)} of {format_bytes(machine.total)} available"
     yield f"this process: {format_bytes(psutil.Process().memory_info().rss)} resident"
+
+
+def _times() -> Iterator[str]:
+    known = kernel_seconds.of_machine()
+    count = sum(not key.startswith(kernel_seconds.FAULT) for key in known.times)
+    yield f"{count} measured with {known.threads} thread{'s' if known.threads > 1 else ''}"
+    fault = known.times.get(kernel_seconds.FAULT)
+    if fault is not None:
+        yield f"a page that the system gives takes {fault[1] * mmap.PAGESIZE * 1e6:.2f} us"
+    yield "`lowtide.fit` measures those it has not met, once, to predict how long a step takes"
 
 
 def _kernels() -> Iterator[str]:

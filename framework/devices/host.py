@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..spec import Spec
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the constant came with Python 3.13
+_POPULATE_WRITE = 23  # of madvise; Python has no name for it
 _FOR_OTHERS = 1 << 27  # bytes of addresses: stacks of threads, workspace of BLAS, Python's objects
 _Storage = Storage
 _ndarray = np.ndarray
@@ -112,8 +113,8 @@ class HostBackend:
         self.ledger.base = int(
             np.frombuffer(self.arena, np.uint8, 1).__array_interface__["data"][0]
         )
-        release = self._unmap if computes else None
-        self.pool = self.ledger.pool = Pool(len(self.arena), release)
+        release, touch = (self._unmap, self._touch) if computes else (None, None)
+        self.pool = self.ledger.pool = Pool(len(self.arena), release, touch=touch)
         self._huge = computes
         self._bins = self.pool.bins
         self._guard: Guard | None = None
@@ -229,6 +230,13 @@ class HostBackend:
             # Where single pages go back, a huge one would bring its neighbors along.
             self._use_huge_pages(False)
         self.arena.madvise(mmap.MADV_DONTNEED, offset, size)
+
+    def _touch(self, offset: int, size: int) -> None:
+        # A third less time than a fault for each page, where the kernel can (Linux 5.14).
+        if execution.current.computes:
+            begin, end = offset // PAGE * PAGE, -(-(offset + size) // PAGE) * PAGE
+            with contextlib.suppress(OSError):
+                self.arena.madvise(_POPULATE_WRITE, begin, min(end, len(self.arena)) - begin)
 
     def budget_closed(self) -> None:
         """Follow the end of a byte budget."""

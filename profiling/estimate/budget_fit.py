@@ -1,19 +1,24 @@
 """``fit``: how a step runs within a number of bytes, found before anything is allocated.
 
 The step runs in imagination (``estimate.py``) under the budget, with several rules by which the
-evictor compares values; of those with which it fits, the one that computes least is the plan. The
-evictor is underneath when the plan runs, too: a step that turns out to be another than the one that
-was imagined costs time, never bytes.
+evictor compares values; of those with which it fits, the one that takes least time is the plan.
+How long its kernels take is measured once on a machine (``kernel_timing.py``); where that cannot
+be, as for a GPU, the one that computes least is taken. The evictor is underneath when the plan
+runs, too: a step that turns out to be another than the one that was imagined costs time, never
+bytes.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from threading import get_ident
+from time import perf_counter
 from typing import Any
 
 from ...framework.attribution.frames import user_line
@@ -26,15 +31,21 @@ from ...framework.device import device as as_device
 from ...framework.device import get_default_device
 from ...framework.devices import backend, live_backends
 from ...framework.errors import InfeasibleBudget
+from ...framework.kernels.runtime import kernel_seconds
+from ...framework.kernels.runtime.kernel_seconds import KernelSeconds
 from ...framework.memory.ledger import NO_LIMIT, ROLES, SAVED, describe, format_bytes
 from ...framework.memory.sizes import as_bytes
 from ...framework.modes import local
+from ..analysis.summary import seconds as format_seconds
 from . import fake_kernels
 from .estimate import check_callable
 from .fork_sandbox import run_apart
+from .kernel_timing import KernelCalls, Seconds, seconds_of
 from .steady import end_workers
 
 MOST_STEPS = 3  # until a step leaves what it found
+ALIKE = 1.01  # times with a smaller ratio count as equal
+ENOUGH = 0.8  # of the work of a step, whose time must be known
 MOST_LOOKS = 2_000_000  # at values, for the proof of the floor
 HALVINGS = 10  # of the interval in which the least budget lies
 
@@ -54,6 +65,11 @@ class Imagined:
         where: The op and the user's line at that instant.
         roles: What cannot be dropped then, by role.
         dropped: What is dropped: (module, line, op, bytes) and how often.
+        calls: Kernel calls of the last step, by name and layout; None if a kernel ran elsewhere.
+        weights: Their work.
+        python: Seconds between kernels.
+        given: Bytes of pages that the pool gives back in it.
+        measured: Times of kernels that were measured for it.
     """
 
     peak: int
@@ -66,6 +82,40 @@ class Imagined:
     where: str = ""
     roles: Any = None
     dropped: Any = ()
+    calls: Any = None
+    weights: Any = None
+    python: float = 0.0
+    given: int = 0
+    measured: Any = None
+
+    def seconds(self, known: KernelSeconds, python: float | None = None) -> Seconds | None:
+        """Return what the last step takes; None if too little of its work was measured.
+
+        Args:
+            known: Times of kernels.
+            python: Seconds between kernels, if not those that were measured.
+        """
+        if self.calls is None:
+            return None
+        python = self.python if python is None else python
+        found, share = seconds_of(self.calls, self.weights, python, self.given, known)
+        return found if share >= ENOUGH else None
+
+    def cost(self, known: KernelSeconds, pace: float) -> tuple[float, int, int]:
+        """Return by what ways of running a step are compared; the same each time.
+
+        Args:
+            known: Times of kernels.
+            pace: Seconds of Python that a kernel call of the plain step costs. An eviction costs
+                some ten times that.
+        """
+        calls = sum((self.calls or {}).values()) + 10 * self.evictions
+        took = self.seconds(known, pace * calls)
+        if took is None:
+            return 0.0, self.flops, self.evictions
+        # To a percent: more exact no prediction is, and fewer operations are the better bet.
+        seconds = ALIKE ** round(math.log(max(took.typical, 1e-9), ALIKE))
+        return seconds, self.flops, self.evictions
 
 
 @dataclass(frozen=True)
@@ -104,11 +154,16 @@ class Plan(memory_budget):
         flops: Predicted operations of a step.
         plain_flops: Without a budget.
         added: Operations added, as a share: 0.08 for 8 %.
+        seconds: Predicted time of a step, its later ones; None if that is not known, as on a GPU.
+        seconds_range: (least, most): with kernels as fast, or as slow, as they were measured.
+        plain_seconds: Predicted time without a budget.
         dropped: How many values are dropped in a step.
         replayed: How many replays bring them back.
         floor_proved: Bytes below which no budget can do: at one instant so many cannot be dropped.
         set_by: The op, and the user's line, at that instant.
         decisions: What is dropped, the most bytes first (:class:`Decision`).
+        cost: By what plans are compared: seconds to one percent (0 if not known), operations, values
+            dropped.
     """
 
     def __init__(
@@ -119,8 +174,10 @@ class Plan(memory_budget):
         plain: Imagined,
         found: Imagined,
         imagine: Callable[..., Imagined],
+        cost: tuple[float, int, int],
     ) -> None:
         super().__init__(limit, device, rule=rule)
+        self.cost = cost
         self.peak, self.plain_peak = found.peak, plain.peak
         self.flops, self.plain_flops = found.flops, plain.flops
         self.dropped, self.replayed = found.evictions, found.replays
@@ -129,6 +186,11 @@ class Plan(memory_budget):
             Decision(module, line, op, nbytes, times)
             for (module, line, op), (nbytes, times) in sorted(found.dropped, key=lambda d: -d[1][0])
         ]
+        known = kernel_seconds.of_machine()
+        took, plain_took = found.seconds(known), plain.seconds(known)
+        self.seconds = None if took is None else took.typical
+        self.seconds_range = None if took is None else (took.least, took.most)
+        self.plain_seconds = None if plain_took is None else plain_took.typical
         self._plain, self._imagine = plain, imagine
         self._floor: int | None = None
 
@@ -152,7 +214,7 @@ class Plan(memory_budget):
     def __str__(self) -> str:
         lines = [
             f"budget {format_bytes(self.limit)}: peak {format_bytes(self.peak)} "
-            f"(plain {format_bytes(self.plain_peak)}), {self.added:+.1%} operations",
+            f"(plain {format_bytes(self.plain_peak)}), {self.added:+.1%} operations{self._time()}",
             f"{self.dropped} values dropped, {self.replayed} replays; below "
             f"{format_bytes(self.floor_proved)} nothing can do ({self.set_by})",
         ]
@@ -161,11 +223,20 @@ class Plan(memory_budget):
             lines.append(f"  and {len(self.decisions) - 10} more")
         return "\n".join(lines)
 
+    def _time(self) -> str:
+        if self.seconds is None or self.seconds_range is None or self.plain_seconds is None:
+            return ""
+        least, most = self.seconds_range
+        return (
+            f"; {format_seconds(self.seconds)} a step ({format_seconds(least)} to "
+            f"{format_seconds(most)}; plain {format_seconds(self.plain_seconds)})"
+        )
+
     def __repr__(self) -> str:
         return f"<Plan: {str(self).splitlines()[0]}>"
 
 
-# By step: (device, start, plain peak, plain operations), and the plans found for that state.
+# By step: what state it was in, and the rule, limit and pace of the plan found for that state.
 _known: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
@@ -213,29 +284,51 @@ def fit(
     def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
         return run_apart(lambda: _imagined(step, args, kwargs, where, limit, rule, watch))
 
-    rule = EvictionRule()
-    plain = imagine(None, rule, "need")
+    plain, rule = _plain(imagine)
+    known = kernel_seconds.of_machine()
     key = str(where), plain.start, plain.peak, plain.flops
-    best: tuple[int, int, EvictionRule, int] | None = None  # operations, evictions, rule, limit
-    for seen, flops, known_rule, known_limit in list(_plans_of(step)):
-        if seen == key and known_limit <= limit and (best is None or flops < best[0]):
-            found = imagine(known_limit, known_rule)  # the step may be another by now
-            if found.peak <= known_limit:
-                best = found.flops, found.evictions, known_rule, known_limit
+    pace = plain.python / max(sum((plain.calls or {}).values()), 1)
+    best: tuple[Any, EvictionRule, int] | None = None  # what it costs, rule, limit
+    for seen, known_rule, known_limit, known_pace in list(_plans_of(step)):
+        if seen == key:
+            pace = known_pace  # by which the earlier ones were compared
+            if known_limit <= limit:
+                found = imagine(known_limit, known_rule)  # the step may be another by now
+                cost = found.cost(known, pace)
+                if found.peak <= known_limit and (best is None or cost < best[0]):
+                    best = cost, known_rule, known_limit
     if plain.need <= limit:
-        for candidate in _rules(plain):
+        for candidate in _rules(plain, rule):
             found = imagine(limit, candidate)
+            cost = found.cost(known, pace)
             fits = found.peak <= limit
-            if fits and (best is None or (found.flops, found.evictions) < best[:2]):
-                best = found.flops, found.evictions, candidate, limit
+            if fits and (best is None or cost < best[0]):
+                best = cost, candidate, limit
             if fits and not found.evictions:
                 break  # nothing to choose
     if best is None:
         raise _infeasible(imagine, plain, limit, where)
-    _, _, rule, used = best
+    cost, rule, used = best
     found = imagine(used, rule, "dropped")
-    _remember(step, (key, found.flops, rule, used))
-    return Plan(used, where, rule, plain, found, imagine)
+    _remember(step, (key, rule, used, pace))
+    return Plan(used, where, rule, plain, found, imagine, cost)
+
+
+def _plain(imagine: Callable[..., Imagined]) -> tuple[Imagined, EvictionRule]:
+    # The step without a budget, and the first rule to try. Kernels whose time is not known are run.
+    rule = EvictionRule()
+    plain = imagine(None, rule, "need")
+    timed = imagine(None, rule, "times")
+    known = kernel_seconds.of_machine()
+    if timed.measured:
+        known.add(timed.measured)
+        known.save()
+    plain = replace(plain, calls=timed.calls, weights=timed.weights, python=timed.python)
+    took = plain.seconds(known)
+    if took is None or not plain.flops:
+        return plain, rule
+    work = plain.flops + rule.bytes_weight * sum(plain.weights.values())
+    return plain, replace(rule, seconds=known, rate=work / took.typical)
 
 
 def fit_program(program: Callable[[], Any], budget: int, device: Any = None) -> Plan:
@@ -250,25 +343,30 @@ def fit_program(program: Callable[[], Any], budget: int, device: Any = None) -> 
         InfeasibleBudget: As :func:`fit`.
     """
     where = as_device(device) if device is not None else get_default_device()
-    rule = EvictionRule()
 
     def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
         return run_apart(lambda: _imagined(program, (), {}, where, limit, rule, watch, 1))
 
-    plain = imagine(None, rule, "need")
+    plain, _ = _plain(imagine)
+    rule = EvictionRule()  # with which it is run
     found = imagine(budget, rule, "dropped") if plain.need <= budget else None
     if found is None or found.peak > budget:
         raise _infeasible(imagine, plain, budget, where, [rule])
-    return Plan(budget, where, rule, plain, found, imagine)
+    cost = found.cost(kernel_seconds.of_machine(), 0.0)
+    return Plan(budget, where, rule, plain, found, imagine, cost)
 
 
-def _rules(plain: Imagined) -> list[EvictionRule]:
+def _rules(plain: Imagined, first: EvictionRule) -> list[EvictionRule]:
     # What was worth trying on transformers, convolutions and trees.
-    first = EvictionRule()
-    found = [first]
+    found = [first, replace(first, seconds=None)]
     for distance, reads, chain in product((1.0, 0.5, 2.0, 0.25), (0, plain.reads), (1.0, 0.3)):
         found.append(replace(first, distance=distance, reads=reads, chain=chain))
-    return list(dict.fromkeys([*found, replace(first, bytes_weight=0.0)]))
+    found.append(replace(first, bytes_weight=0.0, seconds=None))
+    kept: list[EvictionRule] = []
+    for rule in found:  # times are no part of a rule's equality
+        if not any(rule == other and rule.seconds is other.seconds for other in kept):
+            kept.append(rule)
+    return kept
 
 
 def least(
@@ -279,7 +377,7 @@ def least(
 ) -> int:
     """Return the least budget with which the step fits, by halving; ``high`` is one that does."""
     low = max(plain.need, plain.start) - 1
-    rules = rules or _rules(plain)[:3]
+    rules = rules or _rules(plain, EvictionRule())[:3]
     for _ in range(HALVINGS):
         if high - low <= max(1, high // 1000):
             break
@@ -353,7 +451,8 @@ def _imagined(
         be.ledger.close_budgets()
     state = local.state  # as if no budget and no region were around
     state.recorder, state.saver, state.notes_results = None, None, state.inference
-    ledger = backend(device).ledger
+    here = backend(device)
+    ledger, pool = here.ledger, here.pool
     ledger.reset_peak()
     start = before = ledger.live
     evictor = _Needs(rule) if watch == "need" else Evictor(rule)
@@ -362,25 +461,35 @@ def _imagined(
         listen(True)
         evictor.on_drop = lambda content: _note(dropped, content)
     region = BudgetRegion("fit", evictor)
-    context = memory_budget(0 if limit is None else limit, device, rule=rule)
+    context: Any = memory_budget(0 if limit is None else limit, device, rule=rule)
     context._regions[get_ident()] = region
+    if watch == "times":
+        context = nullcontext()
+    calls = KernelCalls()
+    if watch != "need":
+        executor.calls = calls
     try:
         for _ in range(most):
             executor.flops = Counter()
+            calls.forget()
             dropped.clear()
-            past = evictor.evictions, evictor.replays, region.clock
+            past = evictor.evictions, evictor.replays, region.clock, getattr(pool, "given", 0)
+            began = perf_counter()
             with context:
                 if limit is None:
                     ledger.pool.cap = NO_LIMIT  # no more than it has without a budget
                 step(*args, **kwargs)
+            python = perf_counter() - began - calls.noting
             if ledger.live == before:
                 break
             before = ledger.live
     finally:
+        executor.calls = None
         if watch == "dropped":
             unlisten(True)
         end_workers()
     needs = evictor if isinstance(evictor, _Needs) else None
+    timed = watch != "need" and not calls.elsewhere
     return Imagined(
         peak=ledger.peak,
         start=start,
@@ -392,6 +501,13 @@ def _imagined(
         where="" if needs is None else needs.where,
         roles=None if needs is None else needs.roles,
         dropped=[(key, tuple(figures)) for key, figures in dropped.items()],
+        calls=dict(calls.counts) if timed else None,
+        weights=dict(calls.weights) if timed else None,
+        python=python,
+        given=getattr(pool, "given", 0) - past[3],
+        measured=calls.measure(kernel_seconds.of_machine(), executor)
+        if timed and watch == "times"
+        else None,
     )
 
 

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,8 @@ class FakeExecutor(execution.Executor):
         self.zeros = ZEROS  # what is left of them
         self.copies: set[Any] = set()
         self.costs: dict[Any, int] = {}
+        self.calls: Any = None  # notes kernel calls, if somebody asks for their time
+        self.measures = False  # runs kernels after all, to measure them
         self.kernels = {
             function: op
             for op in OPS.values()
@@ -179,8 +182,12 @@ class FakeExecutor(execution.Executor):
 
     def run(self, f: Any, *args: Any) -> Any:
         """Run a kernel if its inputs are known, else skip it; it writes the first of ``args``."""
+        if self.measures:
+            return run_nested(f, *args)
         if f is execute:
             return self.execute(*args)
+        if self.calls is not None:
+            self.note(f, args)
         if f in self.copies:
             return f(*args)
         bound = type(f) is partial
@@ -213,6 +220,19 @@ class FakeExecutor(execution.Executor):
             self.presume(name, arrays)
         return None
 
+    def note(self, f: Any, args: Any) -> None:
+        """Note a call of a kernel, whose time somebody asks for."""
+        began = perf_counter()
+        arrays = [a for a in args if hasattr(a, "dtype") and hasattr(a, "strides")]
+        op = self.op_of(f)
+        bare = f.func if type(f) is partial else f
+        name = getattr(bare, "__qualname__", "a function") if op is None else op.name
+        weight = sum(a.nbytes for a in arrays)
+        if op is not None and op.flops is not None:
+            key = (f, *[a.shape for a in arrays])
+            weight = max(weight, self.costs.get(key, 0) / BALANCE)
+        self.calls.note(f, name, args, args[1:], weight, began)
+
     def afford(self, nbytes: int) -> bool:
         """True if the budget allows zeros of so many bytes to be kept; they are then deducted."""
         if CHEAP_BYTES < nbytes <= min(self.zeros, CHEAP_BYTES * CHEAPER):
@@ -240,6 +260,9 @@ class FakeExecutor(execution.Executor):
         outs = [a for _, a in targets] if targets else []
         nbytes = sum(a.nbytes for a in inputs) + sum(s.nbytes for s in plan.results)
         self.work += max(nbytes, cost / BALANCE)
+        if self.calls is not None and plan.run is not None:
+            weight = max(nbytes, cost / BALANCE)
+            self.calls.note(plan, op.name, arrays, arrays, weight, perf_counter())
         exact = all(s.dtype.category < 2 for s in plan.results)  # no floating-point result
         times = CHEAPER if exact or op.display_name in _MASKING else op.display_name in _MOVING
         cheap = times > 0 and nbytes <= CHEAP_BYTES * times and cost <= CHEAP_FLOPS
@@ -337,7 +360,9 @@ class FakeExecutor(execution.Executor):
         computes = be.xp is not None and be.xp is not NOTHING
 
         def copy(out: Any, array: Any) -> None:
-            if self.is_real(array) and (self.forced or array.nbytes <= CHEAP_BYTES):
+            if self.measures:
+                run_nested(really_copy, out, array)
+            elif self.is_real(array) and (self.forced or array.nbytes <= CHEAP_BYTES):
                 run_nested(really_copy, out, array)
                 self.now_real(out)
             else:

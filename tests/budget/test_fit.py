@@ -152,7 +152,7 @@ def test_a_larger_budget_never_costs_more(count):
     added = []
     for k in range(count):
         share = 0.7 + 0.35 * k / max(count - 1, 1)
-        added.append(lt.fit(step, budget=int(start + share * (plain - start))).flops)
+        added.append(lt.fit(step, budget=int(start + share * (plain - start))).cost)
     assert added == sorted(added, reverse=True)
 
 

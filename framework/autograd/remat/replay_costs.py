@@ -8,9 +8,10 @@ anew when something that it went through comes back or goes.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...kernels.runtime.kernel_seconds import KernelSeconds, name_of
 from ...spec import Spec
 from .evictable import EvictableVersion, parents
 from .values import OpCall, WriteCall
@@ -33,6 +34,9 @@ class EvictionRule:
         smallest: Bytes below which nothing is dropped.
         reads: How many values a step saves, if that is known: forward then knows how long it is
             until each is read, and not only how long ago it was saved.
+        seconds: Times of kernels on this machine (:class:`KernelSeconds`), which then take the
+            place of operations and bytes; or None.
+        rate: Operations in a second, where a kernel's time is not known.
     """
 
     bytes_weight: float = 5.0
@@ -40,6 +44,8 @@ class EvictionRule:
     chain: float = 1.0
     smallest: int = 1024
     reads: int = 0
+    seconds: KernelSeconds | None = field(default=None, compare=False, repr=False)
+    rate: float = 0.0
 
 
 class Standing:
@@ -155,7 +161,13 @@ class ReplayCosts:
                 flops = int(op.flops(*specs, **plan.attributes))
             moved = sum(s.nbytes for s in plan.specs if isinstance(s, Spec))
             moved += sum(s.nbytes for s in plan.results)
-            found = self._costs[plan] = flops + self.rule.bytes_weight * moved
+            found = flops + self.rule.bytes_weight * moved
+            if self.rule.seconds is not None:
+                name = name_of(op.name, plan.specs, plan.attributes)
+                seconds = self.rule.seconds.typical(name)
+                if seconds is not None:
+                    found = seconds * self.rule.rate
+            self._costs[plan] = found
         return found
 
 
