@@ -13,8 +13,6 @@ else:
     from .analysis.tables import Table as Table
     from .analysis.timeline import Timeline as Timeline
     from .estimate.advise import advise as advise
-    from .estimate.budget_fit import Decision as Decision
-    from .estimate.budget_fit import Plan as Plan
     from .estimate.budget_fit import fit as fit
     from .estimate.estimate import DeviceEstimate as DeviceEstimate
     from .estimate.estimate import Estimate as Estimate
@@ -22,6 +20,8 @@ else:
     from .estimate.fit_table import Fit as Fit
     from .estimate.fit_table import FitTable as FitTable
     from .estimate.fit_table import fit_table as fit_table
+    from .estimate.plan import Decision as Decision
+    from .estimate.plan import Plan as Plan
     from .estimate.proposals import Advice as Advice
     from .estimate.proposals import Proposal as Proposal
     from .estimate.what_if import Comparison as Comparison

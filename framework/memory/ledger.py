@@ -233,6 +233,14 @@ class Ledger:
                 + "; ".join(would)
                 + "."
             )
+        saved = self.roles[SAVED]
+        if saved >= max(nbytes - room, 1) and not self.budgets:
+            budget = format_bytes(self.limit if self.limit != NO_LIMIT else self.live)
+            lines.append(
+                f"Of the live bytes, {format_bytes(saved)} are saved for backward: a step in `with "
+                f'lowtide.memory_budget("{budget}"):` drops what of them it can compute again; '
+                f'lowtide.fit(step, budget="{budget}") says whether it fits, and how long it takes.'
+            )
         return kind(
             "\n".join([*lines, way_out]),
             requested_bytes=nbytes,

@@ -34,6 +34,7 @@ LEAST_RUNS, MOST_RUNS = 3, 15
 LONG_ENOUGH = 0.01  # seconds of runs of one kernel
 CACHE = 1 << 22  # bytes written between two runs, so that operands are no longer in the fast caches
 PAGES = 1 << 24  # bytes touched to find out what a page fault takes
+_NO_TIME = 0.0, 0.0, 0.0
 _OURS = np.ndarray, np.generic
 
 
@@ -53,6 +54,8 @@ class KernelCalls:
         weights: Bytes moved, or operations, by all calls of a kernel; for those not measured.
         elsewhere: Calls of kernels of other devices, whose times are not known here.
         noting: Seconds spent here.
+        clock: Predicted seconds of the calls so far; their number, where no time is known.
+        known: Times of kernels, by which the clock goes; or None.
     """
 
     def __init__(self) -> None:
@@ -60,6 +63,8 @@ class KernelCalls:
         self.weights: Counter[str] = Counter()
         self.elsewhere = 0
         self.noting = 0.0
+        self.clock = 0.0
+        self.known: KernelSeconds | None = None
         self._keys: dict[Any, str] = {}
         self._examples: dict[str, Any] = {}
 
@@ -68,7 +73,7 @@ class KernelCalls:
         self.counts.clear()
         self.weights.clear()
         self.elsewhere = 0
-        self.noting = 0.0
+        self.noting = self.clock = 0.0
 
     def note(self, f: Any, name: str, args: Any, reads: Any, weight: float, began: float) -> None:
         """Count a call.
@@ -93,8 +98,12 @@ class KernelCalls:
                 known = f"{name_of(name, reads, attributes)}\t{layout_of(args)}"
                 self._keys[f, form] = known
                 self._examples.setdefault(known, (f, [_form(a, keep=True) for a in args]))
+            if self.known is not None:
+                self.clock += self.known.times.get(known, _NO_TIME)[1]
             self.counts[known] += 1
             self.weights[known] += weight  # type: ignore[assignment]
+        if self.known is None:
+            self.clock += 1
         self.noting += time.perf_counter() - began
 
     def measure(self, known: KernelSeconds, executor: Any) -> dict[str, Times]:

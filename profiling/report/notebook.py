@@ -13,6 +13,7 @@ from ...framework.memory.ledger import ROLES, format_bytes
 from ..analysis.role_style import ROLE_COLORS, ROLE_WORDS
 from ..analysis.summary import compilation, repeated_layers, summarize, total_by
 from ..leaks.findings import summary
+from .plan_picture import svg
 from .svg import bars, text_of, timeline
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..analysis.tables import Table
     from ..estimate.estimate import Estimate
     from ..estimate.fit_table import FitTable
+    from ..estimate.plan import Plan
     from ..estimate.proposals import Advice, Proposal
     from ..estimate.what_if import Comparison
     from ..leaks.findings import Finding
@@ -58,6 +60,21 @@ def estimate(shown: Estimate) -> str:
         return _page(lines, [])
     device = recording.devices.index(shown.device)
     return _page(lines, [timeline(recording, device), _beside(_owners(shown))])
+
+
+def plan(shown: Plan) -> str:
+    """Return a plan as HTML: its figures, both tides, and what is dropped."""
+    lines = str(shown).splitlines()[:2]
+    cells = [
+        [format_bytes(d.nbytes), str(d.times), text_of(d.op), text_of(d.module), text_of(d.line)]
+        for d in shown.decisions[:ROWS]
+    ]
+    left = shown.decisions[ROWS:]
+    if left:
+        rest = format_bytes(sum(d.nbytes for d in left))
+        cells.append([rest, str(sum(d.times for d in left)), "", "", f"({len(left)} more)"])
+    table = _grid(["dropped", "times", "op", "module", "line"], cells, right=(0, 1))
+    return _page(lines, [svg(shown.tide()), table if cells else ""])
 
 
 def comparison(shown: Comparison) -> str:

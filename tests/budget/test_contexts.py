@@ -378,3 +378,29 @@ def test_a_refusal_before_the_first_node_of_backward():
 def test_what_is_no_limit_is_refused(limit):
     with pytest.raises((TypeError, ValueError), match="memory_budget: limit"):
         lt.memory_budget(limit)
+
+
+def test_the_error_of_a_limit_offers_the_budget_that_works(net, x):
+    def refused(work):
+        try:
+            work()
+        except lt.MemoryLimitError as error:
+            return str(error)
+        return ""
+
+    lt.set_memory_limit(room(9))
+    try:
+        text = refused(lambda: step(net, x))
+        found = re.search(
+            r'are saved for backward: .* `with lowtide.memory_budget\("([^"]+)"\)', text
+        )
+        assert found, text
+        net.zero_grad()
+        with lt.memory_budget(found[1]) as budget:  # as the message says
+            step(net, x)
+        assert budget.evictions > 0
+        text = refused(lambda: lt.zeros(1 << 24))
+        assert "would pass the limit" in text
+        assert "are saved for backward" not in text  # they would not make room for it
+    finally:
+        lt.set_memory_limit(None)
