@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import resource
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,12 +76,10 @@ def reserve(largest: int, writable: bool) -> mmap.mmap:
 def _addresses_left() -> int:
     # What a limit on addresses (ulimit -v) leaves for a pool.
     try:
-        import resource
-
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         with open("/proc/self/statm", encoding="ascii") as file:
             taken = int(file.read().split()[0]) * mmap.PAGESIZE
-    except (ImportError, OSError, ValueError):  # not Linux
+    except (OSError, ValueError):  # not Linux
         return 1 << 62
     if limit == resource.RLIM_INFINITY:
         return 1 << 62

@@ -15,7 +15,7 @@ from ...framework.kernels.runtime import kernel_seconds
 from ...framework.memory.ledger import format_bytes
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.summary import seconds as format_seconds
-from ..report.plan_picture import Tide
+from ..report.plan_picture import Tide, plot
 from .imagined_step import Imagined
 
 HALVINGS = 10  # of the interval in which the least budget lies
@@ -149,9 +149,7 @@ class Plan(memory_budget):
         Raises:
             ValueError: It has another ending.
         """
-        from ..report import plan_picture
-
-        plan_picture.plot(self.tide(), str(self).splitlines()[0], path)
+        plot(self.tide(), str(self).splitlines()[0], path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a JSON file, from which :meth:`load` makes it again."""
