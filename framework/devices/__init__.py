@@ -28,14 +28,10 @@ def backend(d: device | None) -> Any:
 
 def _make(d: device | None) -> Any:
     assert d is not None, "a spec without device is for infer only"
-    if d.type == "cpu":
-        from .host import cpu_backend
+    if d.type in ("cpu", "meta"):
+        from .host import cpu_backend, meta_backend
 
-        return cpu_backend()
-    if d.type == "meta":
-        from .host import meta_backend
-
-        return meta_backend()
+        return cpu_backend() if d.type == "cpu" else meta_backend()
     if d.type == "sim":
         from .sim.backend import sim_backend
 

@@ -79,7 +79,7 @@ def fit(
     known = kernel_seconds.of_machine()
     key = str(where), plain.start, plain.peak, plain.flops
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
-    best: tuple[Any, EvictionRule, int] | None = None  # what it costs, rule, limit
+    best: tuple[Any, EvictionRule, int, float] | None = None  # cost, rule, limit, Python's seconds
     for seen, known_rule, known_limit, known_pace in list(_plans_of(step)):
         if seen == key:
             pace = known_pace  # by which the earlier ones were compared
@@ -87,20 +87,20 @@ def fit(
                 found = imagine(known_limit, known_rule)  # the step may be another by now
                 cost = found.cost(known, pace)
                 if found.peak <= known_limit and (best is None or cost < best[0]):
-                    best = cost, known_rule, known_limit
+                    best = cost, known_rule, known_limit, found.python
     if plain.need <= limit:
         for candidate in rules_for(plain, rule):
             found = imagine(limit, candidate)
             cost = found.cost(known, pace)
             fits = found.peak <= limit
             if fits and (best is None or cost < best[0]):
-                best = cost, candidate, limit
+                best = cost, candidate, limit, found.python
             if fits and not found.evictions:
                 break  # nothing to choose
     if best is None:
         raise _infeasible(imagine, plain, limit, where)
-    cost, rule, used = best
-    found = imagine(used, rule, "dropped")
+    cost, rule, used, python = best
+    found = replace(imagine(used, rule, "dropped"), python=python)  # to note lines takes time, too
     _remember(step, (key, rule, used, pace))
     return Plan(used, where, rule, plain, found, imagine, cost)
 
@@ -145,7 +145,7 @@ def fit_program(program: Callable[[], Any], budget: int, device: Any = None) -> 
     if found is None or found.peak > budget:
         raise _infeasible(imagine, plain, budget, where, [rule])
     cost = found.cost(kernel_seconds.of_machine(), 0.0)
-    return Plan(budget, where, rule, plain, found, imagine, cost)
+    return Plan(budget, where, rule, plain, found, imagine, cost, "a run")
 
 
 def _infeasible(

@@ -186,8 +186,17 @@ class FakeExecutor(execution.Executor):
             return run_nested(f, *args)
         if f is execute:
             return self.execute(*args)
-        if self.calls is not None:
+        if self.calls is None:
+            return self.leave_out(f, *args)
+        began = perf_counter()
+        try:
             self.note(f, args)
+            return self.leave_out(f, *args)
+        finally:
+            self.calls.noting += perf_counter() - began
+
+    def leave_out(self, f: Any, *args: Any) -> Any:
+        """Run a kernel if its inputs are known, else count its work."""
         if f in self.copies:
             return f(*args)
         bound = type(f) is partial
@@ -222,7 +231,6 @@ class FakeExecutor(execution.Executor):
 
     def note(self, f: Any, args: Any) -> None:
         """Note a call of a kernel, whose time somebody asks for."""
-        began = perf_counter()
         arrays = [a for a in args if hasattr(a, "dtype") and hasattr(a, "strides")]
         op = self.op_of(f)
         bare = f.func if type(f) is partial else f
@@ -231,7 +239,7 @@ class FakeExecutor(execution.Executor):
         if op is not None and op.flops is not None:
             key = (f, *[a.shape for a in arrays])
             weight = max(weight, self.costs.get(key, 0) / BALANCE)
-        self.calls.note(f, name, args, args[1:], weight, began)
+        self.calls.note(f, name, args, args[1:], weight)
 
     def afford(self, nbytes: int) -> bool:
         """True if the budget allows zeros of so many bytes to be kept; they are then deducted."""
@@ -242,6 +250,7 @@ class FakeExecutor(execution.Executor):
 
     def execute(self, plan: Any, arrays: list[Any], targets: Any) -> Any:
         """Replace ``plan.execute``, for ops with more than one kernel or result."""
+        began = perf_counter()
         op = plan.op
         cost = self.costs.get(plan)
         if cost is None:
@@ -262,7 +271,7 @@ class FakeExecutor(execution.Executor):
         self.work += max(nbytes, cost / BALANCE)
         if self.calls is not None and plan.run is not None:
             weight = max(nbytes, cost / BALANCE)
-            self.calls.note(plan, op.name, arrays, arrays, weight, perf_counter())
+            self.calls.note(plan, op.name, arrays, arrays, weight)
         exact = all(s.dtype.category < 2 for s in plan.results)  # no floating-point result
         times = CHEAPER if exact or op.display_name in _MASKING else op.display_name in _MOVING
         cheap = times > 0 and nbytes <= CHEAP_BYTES * times and cost <= CHEAP_FLOPS
@@ -279,6 +288,8 @@ class FakeExecutor(execution.Executor):
         if hollow is None:
             hollow = self.hollow[plan] = copy(plan)
             hollow.run = None
+        if self.calls is not None:
+            self.calls.noting += perf_counter() - began
         results = execute(hollow, arrays, targets)
         for array in outs:
             self.now_unknown(array)

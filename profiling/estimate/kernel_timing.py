@@ -53,7 +53,7 @@ class KernelCalls:
         counts: How often each was called, by name and layout.
         weights: Bytes moved, or operations, by all calls of a kernel; for those not measured.
         elsewhere: Calls of kernels of other devices, whose times are not known here.
-        noting: Seconds spent here.
+        noting: Seconds spent here, and on leaving kernels out.
         clock: Predicted seconds of the calls so far; their number, where no time is known.
         known: Times of kernels, by which the clock goes; or None.
     """
@@ -75,7 +75,7 @@ class KernelCalls:
         self.elsewhere = 0
         self.noting = self.clock = 0.0
 
-    def note(self, f: Any, name: str, args: Any, reads: Any, weight: float, began: float) -> None:
+    def note(self, f: Any, name: str, args: Any, reads: Any, weight: float) -> None:
         """Count a call.
 
         Args:
@@ -84,7 +84,6 @@ class KernelCalls:
             args: What it is called with.
             reads: Of them, what it reads.
             weight: Bytes moved, or as many operations as take that long.
-            began: When the noting of this call began.
         """
         bound = f.args if type(f) is partial else (getattr(f, "xp", None), *args[:1])
         here = all(isinstance(a, _OURS) or not hasattr(a, "strides") for a in args)
@@ -104,7 +103,6 @@ class KernelCalls:
             self.weights[known] += weight  # type: ignore[assignment]
         if self.known is None:
             self.clock += 1
-        self.noting += time.perf_counter() - began
 
     def measure(self, known: KernelSeconds, executor: Any) -> dict[str, Times]:
         """Run the kernels whose times are not known, those with most work first.

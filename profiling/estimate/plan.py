@@ -23,7 +23,7 @@ FORMAT = 1  # of plans in files
 MOST_TEXT = 1 << 24  # bytes of such a file
 FIGURES = (
     "peak", "plain_peak", "flops", "plain_flops", "dropped", "replayed", "floor_proved", "set_by",
-    "seconds", "seconds_range", "plain_seconds", "cost",
+    "seconds", "seconds_range", "plain_seconds", "cost", "unit",
 )  # fmt: skip
 
 
@@ -73,6 +73,7 @@ class Plan(memory_budget):
         decisions: What is dropped, the most bytes first (:class:`Decision`).
         cost: By what plans are compared: seconds to a percent (0 if not known), operations, values
             dropped.
+        unit: What the seconds and the operations are of: "a step", or "a run" of a program.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class Plan(memory_budget):
         found: Imagined,
         imagine: Callable[..., Imagined],
         cost: tuple[float, int, int],
+        of: str = "a step",
     ) -> None:
         super().__init__(limit, device, rule=rule)
         self.cost = cost
+        self.unit = of
         self.peak, self.plain_peak = found.peak, plain.peak
         self.flops, self.plain_flops = found.flops, plain.flops
         self.dropped, self.replayed = found.evictions, found.replays
@@ -210,7 +213,7 @@ class Plan(memory_budget):
             return ""
         least, most = self.seconds_range
         return (
-            f"; {format_seconds(self.seconds)} a step ({format_seconds(least)} to "
+            f"; {format_seconds(self.seconds)} {self.unit} ({format_seconds(least)} to "
             f"{format_seconds(most)}; plain {format_seconds(self.plain_seconds)})"
         )
 

@@ -103,11 +103,9 @@ def figure(tide: Tide, headline: str) -> Figure:
         tide: What to draw.
         headline: The plan in a sentence.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(9, 4.2), dpi=110, facecolor="white", layout="constrained")
-    FigureCanvasAgg(made)
     axes = made.add_subplot()
     label, factor, end = _clock(tide)
     unit, scale = _unit(max(m.nbytes for m in (*tide.plain, *tide.planned)))
