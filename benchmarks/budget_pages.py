@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES))
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--of", choices=["tensors", "process"], default="tensors")
+    parser.add_argument("--of", choices=["pages", "process"], default="pages")
     parser.add_argument("--json", type=Path, help="write all figures here")
     args = parser.parse_args()
     found = [row for name in args.only for row in rows(name, args.shares, args.steps, args.of)]

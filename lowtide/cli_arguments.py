@@ -24,9 +24,10 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-budget", metavar="SIZE", type=size, help=BUDGET)
     parser.add_argument(
         "--budget-of",
-        choices=["tensors", "process"],
-        default="tensors",
-        help="what the budget counts: live tensors (the default), or all that the process has",
+        choices=["pages", "tensors", "process"],
+        default="pages",
+        help="what the budget counts: tensors and the pages behind them (the default), tensors "
+        "alone, or all that the process has",
     )
 
 

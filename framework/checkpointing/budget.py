@@ -158,8 +158,10 @@ class memory_budget(WholeContext, _Mode):
         limit: Bytes of all living tensors of the device, those from before the budget included; or
             text such as ``"2GiB"``.
         device: The default device if None.
-        of: What the bytes are of: ``"tensors"``, or ``"process"`` for all that the process has in
-            memory (on the cpu only). The interpreter and libraries are then measured again and
+        of: What the bytes are of. ``"pages"``: of the tensors, and of the pages behind them, which
+            free blocks between them hold too. ``"tensors"``: of the tensors alone, which takes less
+            time where the budget is tight. ``"process"``: of all that the process has in memory (on
+            the cpu only). The interpreter and libraries are then measured again and
             again, and 4 MiB are kept free; what they take between two looks counts from the next
             one on.
         rule: How values are compared (:class:`EvictionRule`).
@@ -194,11 +196,11 @@ class memory_budget(WholeContext, _Mode):
         limit: int | str,
         device: Any = None,
         *,
-        of: str = "tensors",
+        of: str = "pages",
         rule: EvictionRule | None = None,
     ) -> None:
-        if of not in ("tensors", "process"):
-            raise ValueError(f'memory_budget: of is "tensors" or "process", got {of!r}.')
+        if of not in ("pages", "tensors", "process"):
+            raise ValueError(f'memory_budget: of is "pages", "tensors" or "process", got {of!r}.')
         self.limit = as_bytes(limit, "memory_budget: limit")
         self.of = of
         self.device = None if device is None else as_device(device)
@@ -237,7 +239,7 @@ class memory_budget(WholeContext, _Mode):
         if self.of == "process" and (be.device.type != "cpu"):
             raise ValueError(
                 f'memory_budget: of="process" counts the pages of this process, which those of '
-                f'{be.device} are not; on it only of="tensors" is there.'
+                f'{be.device} are not; on it only "pages" and "tensors" are there.'
             )
         ledger = be.ledger
         recorder = state.recorder
@@ -259,11 +261,12 @@ class memory_budget(WholeContext, _Mode):
                 "outside, around the region."
             )
         budget = (
-            TensorLimit(self.limit, where, recorder.evictor)
-            if self.of == "tensors"
+            TensorLimit(self.limit, where, recorder.evictor, self.of == "pages")
+            if self.of != "process"
             else ProcessLimit(self.limit, where, recorder.evictor, be.pool)
         )
         ledger.open_budget(budget)
+        be.budget_opened()
         recorder.limits.append((ledger, budget))
         self._open.setdefault(me, []).append((before, recorder, ledger, budget))
         if before is not None:

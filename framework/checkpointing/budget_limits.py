@@ -22,13 +22,16 @@ class TensorLimit:
         limit: Bytes.
         where: The line that began it.
         evictor: Drops values for it.
+        pages: Whether the pages behind the tensors are within it, too.
 
     Attributes:
         limit: Bytes that the device's tensors may have.
+        pages: That.
     """
 
-    def __init__(self, limit: int, where: str, evictor: Evictor) -> None:
+    def __init__(self, limit: int, where: str, evictor: Evictor, pages: bool = True) -> None:
         self.limit = limit
+        self.pages = pages
         self.where = where
         self.evictor = evictor
 

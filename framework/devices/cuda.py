@@ -260,6 +260,9 @@ class CudaBackend:
         """Return the pool's free blocks to the driver."""
         self.pool.release()
 
+    def budget_opened(self) -> None:
+        """Do nothing: CuPy's pool gives back whole segments only."""
+
     def budget_closed(self) -> None:
         """Do nothing: CuPy's pool gives no pages back while a budget is open."""
 

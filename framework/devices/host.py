@@ -237,6 +237,11 @@ class HostBackend:
             with contextlib.suppress(OSError):
                 self.arena.madvise(_POPULATE_WRITE, begin, min(end, len(self.arena)) - begin)
 
+    def budget_opened(self) -> None:
+        """Follow the beginning of a byte budget: free pages above it go back at once."""
+        if self.pool.held > self.pool.cap:
+            self.pool.trim()
+
     def budget_closed(self) -> None:
         """Follow the end of a byte budget."""
         if self.pool.cap == NO_CAP and self.xp is not None and not self._huge:

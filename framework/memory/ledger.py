@@ -53,8 +53,9 @@ class Ledger:
         peak_roles: ``roles`` at that moment.
         limit: Bytes that ``live`` must not pass: the least of what was set and of the budgets.
         budgets: The budgets that are open: each has ``limit`` (bytes), ``where`` (the line that
-            opened it), ``make_room(ledger, nbytes) -> bool`` and ``evictor``, which can
-            ``make_less`` and ``make_extent``.
+            opened it), ``pages`` (whether the pool's pages are within it),
+            ``make_room(ledger, nbytes) -> bool`` and ``evictor``, which can ``make_less`` and
+            ``make_extent``.
         allocations: Storages ever made.
         observers: Called with what is booked while a profiler listens, see ``events.py``.
         name: Of the device.
@@ -147,13 +148,13 @@ class Ledger:
             self._set_budgets(self.budgets)
 
     def _set_budgets(self, budgets: tuple[Any, ...]) -> None:
-        within = min([NO_LIMIT, *[budget.limit for budget in budgets]])
-        limit = min(self._own_limit, within)
+        limit = min([self._own_limit, *[budget.limit for budget in budgets]])
+        held = min([NO_LIMIT, *[budget.limit for budget in budgets if budget.pages]])
         pool = self.pool
         self.budgets = budgets  # one row with the next
         self.limit = limit
         if pool is not None:
-            pool.cap = within  # what lives fits, so the pages of what does not can go
+            pool.cap = held  # what lives fits, so the pages of what does not can go
 
     def refuse(self, nbytes: int) -> None:
         """Make room for an allocation that exceeds the limit, or raise its error."""

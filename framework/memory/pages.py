@@ -69,6 +69,13 @@ class Pages:
             return begin, begin
         return begin, end
 
+    def warm_end(self, end: int) -> int:
+        """Return where the pages end that lie before an address and are not cold."""
+        end = end // self.size * self.size
+        ranges = self.ranges
+        k = bisect_left(ranges, (end, 0)) - 1
+        return ranges[k][0] if k >= 0 and ranges[k][1] >= end else end
+
     def gone(self, begin: int, end: int) -> int:
         """Book whole pages that the system has back; return how many bytes of them were held."""
         first, last = self._touching(begin, end)

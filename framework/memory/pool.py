@@ -28,6 +28,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from contextlib import suppress
+from heapq import nsmallest
 from operator import itemgetter
 
 from .pages import PAGE, Pages
@@ -36,7 +37,9 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 SMALL = 1 << 18  # bytes of a pool in which blocks of one size are never made into others
 NO_CAP = 1 << 62
 CHUNK = 1 << 16  # bytes of an extent that are given back at once, at least
-CANDIDATES = 16  # extents looked at for one whose pages are held
+AHEAD, MOST_AHEAD = 256, 1 << 22  # a share of the cap, and bytes, that are given back ahead
+FEW = 4  # pages that are left to be brought one by one
+CANDIDATES = 8  # extents looked at for one whose pages are held
 SLACK, LEAST_SLACK = 1024, 1 << 17  # a share of the cap, and bytes, by which it may be passed
 HUGE = 1 << 21  # bytes of a huge page: the last one touched may reach past the last block
 
@@ -242,10 +245,10 @@ class Pool:
         if place == len(by_size):
             return None
         if self.cap != NO_CAP:
-            fitting = sorted(by_size[place:], key=_offset)
-            best = fitting[0]
+            fitting = by_size[place:]
+            best = min(fitting, key=_offset)
             if self.pages.cold and self.capacity > 2 * self.cap:
-                for extent in fitting[:CANDIDATES]:
+                for extent in nsmallest(CANDIDATES, fitting, _offset):
                     if not self.pages.more(extent[1], extent[1] + size):
                         best = extent
                         break
@@ -261,7 +264,7 @@ class Pool:
             more = pages.more(offset, offset + size)
             pages.take(offset, offset + size)
             self.peak = max(self.peak, self.held)
-            if more >= CHUNK and self.touch is not None:
+            if more > FEW * pages.size and self.touch is not None:
                 self.touch(offset, size)
         at, rest = self._at, length - size
         self._stale = True
@@ -288,20 +291,22 @@ class Pool:
         begin = self._start(size)
         end = begin + size
         more = pages.more(begin, end)
+        if self.held + more > self.cap:
+            # A little more than is lacking: the next searches then need not come by here.
+            target = self.cap - min(self.cap // AHEAD, MOST_AHEAD) - more
+            self._give_above(max(self.top, end, pages.high - max(self.held - target, CHUNK)))
+            for length, offset in reversed(self._by_size[:]):
+                if self.held <= target or length < pages.size:
+                    break
+                # From the end of the extent on: blocks are cut from its start.
+                first = end if offset == begin else offset
+                last = pages.warm_end(offset + length)
+                while self.held > target and last > first:
+                    lacking = -(-(self.held - target) // pages.size) * pages.size
+                    part = max(first, last - max(lacking, CHUNK))
+                    self._give(part, last)
+                    last = pages.warm_end(part)
         lacking = self.held + more - self.cap
-        if lacking > 0:
-            self._give_above(max(self.top, end, pages.high - max(lacking, CHUNK)))
-            lacking = self.held + more - self.cap
-        for length, offset in reversed(self._by_size[:]):
-            if lacking <= 0:
-                break
-            # From the end of the extent on: blocks are cut from its start.
-            first, last = end if offset == begin else offset, offset + length
-            while lacking > 0 and last > first:
-                part = max(first, last - max(-(-lacking // pages.size) * pages.size, CHUNK))
-                self._give(part, last)
-                lacking = self.held + more - self.cap
-                last = part
         for place, (_, offset) in enumerate(self._by_size):
             if offset == begin:
                 return place, lacking

@@ -32,7 +32,13 @@ _known: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
 def fit(
-    step: Callable[..., Any], /, *args: Any, budget: int | str, device: Any = None, **kwargs: Any
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    budget: int | str,
+    device: Any = None,
+    of: str = "pages",
+    **kwargs: Any,
 ) -> Plan:
     """Find out how ``step(*args, **kwargs)`` runs within a number of bytes, without running it.
 
@@ -46,6 +52,7 @@ def fit(
         *args: What to call it with.
         budget: Bytes of all living tensors of the device; or text such as ``"2GiB"``.
         device: The default device if None.
+        of: What the bytes are of, ``"pages"`` or ``"tensors"``: as of ``memory_budget``.
         **kwargs: Arguments of the step by name.
 
     Returns:
@@ -71,13 +78,18 @@ def fit(
     check_callable("fit", step)
     limit = as_bytes(budget, "fit: budget")
     where = as_device(device) if device is not None else get_default_device()
+    if of not in ("pages", "tensors"):
+        raise ValueError(
+            f'fit: of is "pages" or "tensors", got {of!r}. No estimate knows what the rest of a '
+            "process will take."
+        )
 
     def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
-        return run_apart(lambda: imagine_step(step, args, kwargs, where, limit, rule, watch))
+        return run_apart(lambda: imagine_step(step, args, kwargs, where, limit, rule, watch, of=of))
 
     plain, rule = _plain(imagine)
     known = kernel_seconds.of_machine()
-    key = str(where), plain.start, plain.peak, plain.flops
+    key = str(where), of, plain.start, plain.peak, plain.flops
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
     best: tuple[Any, EvictionRule, int, float] | None = None  # cost, rule, limit, Python's seconds
     for seen, known_rule, known_limit, known_pace in list(_plans_of(step)):
@@ -102,7 +114,7 @@ def fit(
     cost, rule, used, python = best
     found = replace(imagine(used, rule, "dropped"), python=python)  # to note lines takes time, too
     _remember(step, (key, rule, used, pace))
-    return Plan(used, where, rule, plain, found, imagine, cost)
+    return Plan(used, where, rule, plain, found, imagine, cost, of)
 
 
 def _plain(imagine: Callable[..., Imagined]) -> tuple[Imagined, EvictionRule]:
@@ -145,7 +157,7 @@ def fit_program(program: Callable[[], Any], budget: int, device: Any = None) -> 
     if found is None or found.peak > budget:
         raise _infeasible(imagine, plain, budget, where, [rule])
     cost = found.cost(kernel_seconds.of_machine(), 0.0)
-    return Plan(budget, where, rule, plain, found, imagine, cost, "a run")
+    return Plan(budget, where, rule, plain, found, imagine, cost, unit="a run")
 
 
 def _infeasible(

@@ -113,6 +113,7 @@ def imagine_step(
     rule: EvictionRule,
     watch: str,
     most: int = MOST_STEPS,
+    of: str = "pages",
 ) -> Imagined:
     """Run a step in imagination; in a forked copy of the process, which is of no other use then.
 
@@ -127,6 +128,7 @@ def imagine_step(
             kernels that are not known; ``"dropped"``, what is dropped; ``"tide"``, live bytes over
             time.
         most: Steps, until one leaves what it found.
+        of: What the budget's bytes are of.
     """
     executor = fake_kernels.begin()
     for be in live_backends():
@@ -144,7 +146,7 @@ def imagine_step(
         listen(True)
         evictor.on_drop = lambda content: _note(dropped, content)
     region = BudgetRegion("fit", evictor)
-    context: Any = memory_budget(0 if limit is None else limit, device, rule=rule)
+    context: Any = memory_budget(0 if limit is None else limit, device, of=of, rule=rule)
     context._regions[get_ident()] = region
     if watch == "times":
         context = nullcontext()

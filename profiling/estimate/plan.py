@@ -85,11 +85,12 @@ class Plan(memory_budget):
         found: Imagined,
         imagine: Callable[..., Imagined],
         cost: tuple[float, int, int],
-        of: str = "a step",
+        of: str = "pages",
+        unit: str = "a step",
     ) -> None:
-        super().__init__(limit, device, rule=rule)
+        super().__init__(limit, device, of=of, rule=rule)
         self.cost = cost
-        self.unit = of
+        self.unit = unit
         self.peak, self.plain_peak = found.peak, plain.peak
         self.flops, self.plain_flops = found.flops, plain.flops
         self.dropped, self.replayed = found.evictions, found.replays
@@ -121,7 +122,7 @@ class Plan(memory_budget):
         return self._floor
 
     def _again(self) -> Any:
-        found = memory_budget(self.limit, self.device, rule=self.rule)
+        found = memory_budget(self.limit, self.device, of=self.of, rule=self.rule)
         found._regions = self._regions
         return found
 
@@ -162,6 +163,7 @@ class Plan(memory_budget):
             "lowtide_plan": FORMAT,
             "limit": self.limit,
             "device": str(self.device),
+            "of": self.of,
             "rule": rule,
             "decisions": [asdict(d) for d in self.decisions],
             **{name: getattr(self, name) for name in FIGURES},
@@ -189,9 +191,8 @@ class Plan(memory_budget):
             plan = cls.__new__(cls)
             rule = dict(kept["rule"])
             rule["seconds"] = None if rule["seconds"] is None else kernel_seconds.of_machine()
-            memory_budget.__init__(
-                plan, int(kept["limit"]), str(kept["device"]), rule=EvictionRule(**rule)
-            )
+            limit, device, of = int(kept["limit"]), str(kept["device"]), kept["of"]
+            memory_budget.__init__(plan, limit, device, of=of, rule=EvictionRule(**rule))
             plan.decisions = [Decision(**d) for d in kept["decisions"]]
             for name in FIGURES:
                 setattr(plan, name, kept[name])

@@ -90,7 +90,7 @@ def main() -> None:
     watch = Watch()
     if case == "watched":
         CPU.ledger.observers = (watch,)
-    with lt.memory_budget(limit, of="process" if case == "process" else "tensors") as budget:
+    with lt.memory_budget(limit, of=case if case in ("process", "tensors") else "pages") as budget:
         found["losses"] = [step() for _ in range(3)]
         found["limit"] = CPU.ledger.limit
     CPU.ledger.observers = ()

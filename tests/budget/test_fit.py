@@ -206,3 +206,17 @@ def test_a_result_in_place_of_the_step_is_refused():
         lt.fit(step(), budget="1GiB")
     with pytest.raises(ValueError, match="fit: budget is a size in bytes"):
         lt.fit(step, budget="much")
+
+
+@pytest.mark.parametrize("of", ["pages", "tensors"])
+def test_of_what_the_bytes_are(of):
+    _, step = chain()
+    pool = backend(lt.device("cpu")).pool
+    plan = lt.fit(step, budget=live() + 700_000, of=of)
+    with plan:
+        assert (pool.cap == plan.limit) is (of == "pages")
+        step()
+    assert plan.of == of
+    assert plan.evictions > 0
+    with pytest.raises(ValueError, match=r'of is "pages" or "tensors", got \'process\''):
+        lt.fit(step, budget="1GiB", of="process")

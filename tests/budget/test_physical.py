@@ -61,6 +61,15 @@ def test_what_the_process_holds_is_within_the_budget(plain, share):
     assert 0.9 * limit < found["resident"] <= 1.003 * limit + (1 << 21)
 
 
+def test_a_budget_of_tensors_gives_no_pages_back(plain):
+    limit = int(0.65 * plain["peak"])
+    found = run("tensors", limit)
+    assert found["losses"] == plain["losses"]
+    assert found["peak"] <= limit < found["held"]
+    assert found["evictions"] > 0
+    assert found["given"] == 0
+
+
 def test_a_budget_of_the_process_leaves_room_for_all_that_is_no_tensor(plain):
     others = run("process", 1 << 40)
     assert (others["evictions"], others["given"]) == (0, 0)
@@ -76,7 +85,7 @@ def test_addresses_that_are_few_are_enough(plain):
     limit = int(0.7 * plain["peak"])
     addresses = int(1.3 * limit)  # fewer than the plain step's bytes
     assert addresses < plain["peak"]
-    found = run("tensors", limit, addresses + (1 << 27))
+    found = run("pages", limit, addresses + (1 << 27))
     assert abs(found["capacity"] - addresses) <= 4096
     assert found["losses"] == plain["losses"]
 
@@ -85,7 +94,7 @@ def test_addresses_that_are_few_are_enough(plain):
     not os.access(GROUPS / "memory.limit_in_bytes", os.W_OK),
     reason="no control groups of version 1 that this user may make",
 )
-@pytest.mark.parametrize("case", ["process", "tensors"])
+@pytest.mark.parametrize("case", ["process", "pages"])
 def test_in_a_control_group(plain, case):
     group = GROUPS / f"lowtide_{uuid.uuid4().hex}"
     group.mkdir()
@@ -159,12 +168,13 @@ def test_a_budget_leaves_the_pool_as_it_was():
         assert CPU.pool.cap == 1 << 30
         with lt.memory_budget("1MiB"):
             assert CPU.pool.cap == 1 << 20
-        assert CPU.pool.cap == 1 << 30
+        with lt.memory_budget("1MiB", of="tensors"):
+            assert CPU.pool.cap == 1 << 30
     assert CPU.pool.cap == before == NO_CAP
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match='of is "tensors" or "process", got \'all\''):
+    with pytest.raises(ValueError, match='of is "pages", "tensors" or "process", got \'all\''):
         lt.memory_budget("1GiB", of="all")
     with (
         pytest.raises(ValueError, match=r"pages of this process, which those of sim are not"),
@@ -177,3 +187,13 @@ def test_mistakes():
     assert "1000 B for the process (of which the interpreter and libraries take" in str(
         caught.value
     )
+
+
+def test_pages_from_before_go_when_a_budget_begins():
+    kept = lt.empty(1 << 20)
+    del kept
+    large = lt.empty(64 << 20)
+    del large
+    assert lt.memory_reserved() > 32 << 20
+    with lt.memory_budget(live() + (1 << 20)):
+        assert lt.memory_reserved() <= live() + (2 << 20)

@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "the inner of two budgets holds", LEDGER,
-        "limit = min(self._own_limit, within)",
+        "limit = min([self._own_limit, *[budget.limit for budget in budgets]])",
         "limit = budgets[-1].limit if budgets else self._own_limit", BUDGET,
     ),
     Mutant(
