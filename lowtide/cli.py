@@ -189,6 +189,11 @@ def _add_scripts(commands: Any) -> None:
         "The exit code is 1 if it does not fit.",
     )  # fmt: skip
     budget.add_argument("--budget", metavar="SIZE", type=size, help=BUDGET)
+    budget.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw live bytes with the budget and without (.png, .svg, .pdf)",
+    )
     for command in (estimate, advise, leaks, budget):
         command.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
     for command in (estimate, advise):
@@ -262,6 +267,7 @@ def _estimating(options: argparse.Namespace) -> int:
         options.out,
         module=options.module,
         as_torch=options.as_torch,
+        picture=options.plot,
     )
 
 

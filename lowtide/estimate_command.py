@@ -82,6 +82,7 @@ def fit(
     out: str | None,
     module: bool = False,
     as_torch: bool = False,
+    picture: str | None = None,
 ) -> int:
     """Predict how a script runs within a budget, and what that costs.
 
@@ -92,6 +93,7 @@ def fit(
         out: A file for the figures, as JSON.
         module: ``script`` is a module's name.
         as_torch: In it, ``import torch`` means lowtide.
+        picture: A file for the picture of its live bytes: PNG, SVG or PDF.
 
     Returns:
         0 if it fits; 1 if it does not, or the script raised; 2 for a wrong call.
@@ -117,6 +119,10 @@ def fit(
     print(f"Run it: lowtide {command} --memory-budget {budget} {shlex.join(words)}")
     if not plan.plain_peak:
         hint_as_torch("fit", script, module)
+    if picture:
+        failed = written(plan.plot, picture)
+        if failed:
+            return failed
     if not out:
         return 0
     figures = {
@@ -128,5 +134,7 @@ def fit(
         "plain_flops": plan.plain_flops,
         "dropped": plan.dropped,
         "replays": plan.replayed,
+        "seconds": plan.seconds,
+        "plain_seconds": plan.plain_seconds,
     }
     return written(lambda file: Path(file).write_text(json.dumps(figures, indent=1)), out)

@@ -10,6 +10,7 @@ bytes.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +27,8 @@ from .estimate import check_callable
 from .fork_sandbox import run_apart
 from .imagined_step import Imagined, imagine_step
 from .plan import Plan, least, rules_for
+
+ALIKE = 1.02  # times with a smaller ratio count as equal
 
 # By step: what state it was in, and the rule, limit and pace of the plan found for that state.
 _known: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -91,27 +94,30 @@ def fit(
     known = kernel_seconds.of_machine()
     key = str(where), of, plain.start, plain.peak, plain.flops
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
-    best: tuple[Any, EvictionRule, int, float] | None = None  # cost, rule, limit, Python's seconds
-    for seen, known_rule, known_limit, known_pace in list(_plans_of(step)):
-        if seen == key:
-            pace = known_pace  # by which the earlier ones were compared
-            if known_limit <= limit:
-                found = imagine(known_limit, known_rule)  # the step may be another by now
-                cost = found.cost(known, pace)
-                if found.peak <= known_limit and (best is None or cost < best[0]):
-                    best = cost, known_rule, known_limit, found.python
+    # What was found to do: what it costs, rule, limit, Python's seconds.
+    ways: list[tuple[tuple[float, int, int], EvictionRule, int, float]] = []
+    earlier = [entry for entry in _plans_of(step) if entry[0] == key]
+    for _, known_rule, known_limit, known_pace in earlier:
+        pace = known_pace  # by which the earlier ones were compared
+        if known_limit <= limit:
+            found = imagine(known_limit, known_rule)  # the step may be another by now
+            if found.peak <= known_limit:
+                ways.append((found.cost(known, pace), known_rule, known_limit, found.python))
+    most = min([cost[0] for cost, *_ in ways], default=math.inf)  # a larger budget costs no more
     if plain.need <= limit:
         for candidate in rules_for(plain, rule):
             found = imagine(limit, candidate)
-            cost = found.cost(known, pace)
-            fits = found.peak <= limit
-            if fits and (best is None or cost < best[0]):
-                best = cost, candidate, limit, found.python
-            if fits and not found.evictions:
-                break  # nothing to choose
-    if best is None:
+            if found.peak <= limit:
+                ways.append((found.cost(known, pace), candidate, limit, found.python))
+                if not found.evictions:
+                    break  # nothing to choose
+    if not ways:
         raise _infeasible(imagine, plain, limit, where)
-    cost, rule, used, python = best
+    # Of those that take alike time, which is as exact as it is known, the one that computes least.
+    most = min(most, ALIKE * min(cost[0] for cost, *_ in ways))
+    cost, rule, used, python = min(
+        (way for way in ways if way[0][0] <= most), key=lambda way: (way[0][1:], way[0][0])
+    )
     found = replace(imagine(used, rule, "dropped"), python=python)  # to note lines takes time, too
     _remember(step, (key, rule, used, pace))
     return Plan(used, where, rule, plain, found, imagine, cost, of)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from .kernel_timing import KernelCalls, Seconds, seconds_of
 from .steady import end_workers
 
 MOST_STEPS = 3  # until a step leaves what it found
-ALIKE = 1.01  # times with a smaller ratio count as equal
 ENOUGH = 0.8  # of the work of a step, whose time must be known
 MOST_LOOKS = 2_000_000  # at values, for the proof of the floor
 
@@ -97,11 +95,7 @@ class Imagined:
         """
         calls = sum((self.calls or {}).values()) + 10 * self.evictions
         took = self.seconds(known, pace * calls)
-        if took is None:
-            return 0.0, self.flops, self.evictions
-        # To a percent: more exact no prediction is, and fewer operations are the better bet.
-        seconds = ALIKE ** round(math.log(max(took.typical, 1e-9), ALIKE))
-        return seconds, self.flops, self.evictions
+        return 0.0 if took is None else took.typical, self.flops, self.evictions
 
 
 def imagine_step(

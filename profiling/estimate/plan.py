@@ -71,8 +71,7 @@ class Plan(memory_budget):
         floor_proved: Bytes below which no budget can do: at one instant so many cannot be dropped.
         set_by: The op, and the user's line, at that instant.
         decisions: What is dropped, the most bytes first (:class:`Decision`).
-        cost: By what plans are compared: seconds to a percent (0 if not known), operations, values
-            dropped.
+        cost: By what plans are compared: seconds (0 if not known), operations, values dropped.
         unit: What the seconds and the operations are of: "a step", or "a run" of a program.
     """
 

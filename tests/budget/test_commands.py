@@ -90,12 +90,16 @@ def test_a_profile_in_a_budget(tmp_path):
 @pytest.mark.deep
 def test_a_script_is_fitted_without_computing(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = ("fit", "--as-torch", "--budget", "3MiB", "-o", "fit.json", "train.py")
+    words = ("fit", "--as-torch", "--budget", "3MiB", "-o", "fit.json", "--plot", "tide.png")
+    words = (*words, "train.py")
     code, out, err = lowtide(tmp_path, *words)
     assert code == 0, err
     assert out.startswith("budget 3.00 MiB: peak ")
     assert f"lowtide run-as-torch --memory-budget {3 * 2**20} train.py" in out
+    assert (tmp_path / "tide.png").read_bytes().startswith(b"\x89PNG")
     figures = json.loads((tmp_path / "fit.json").read_text())
+    assert figures["seconds"] > 0 < figures["plain_seconds"]
+    assert " a run (" in out
     code, _, err = lowtide(tmp_path, "run-as-torch", "--memory-budget", "3MiB", "train.py")
     assert f"at most {figures['peak_bytes'] / 2**20:.2f} MiB live; {figures['dropped']} val" in err
     code, _, err = lowtide(tmp_path, "fit", "--as-torch", "--budget", "1MiB", "train.py")
