@@ -193,7 +193,7 @@ class FakeExecutor(execution.Executor):
             self.note(f, args)
             return self.leave_out(f, *args)
         finally:
-            self.calls.noting += perf_counter() - began
+            self.calls.left_out(perf_counter() - began)
 
     def leave_out(self, f: Any, *args: Any) -> Any:
         """Run a kernel if its inputs are known, else count its work."""
@@ -289,7 +289,7 @@ class FakeExecutor(execution.Executor):
             hollow = self.hollow[plan] = copy(plan)
             hollow.run = None
         if self.calls is not None:
-            self.calls.noting += perf_counter() - began
+            self.calls.left_out(perf_counter() - began)
         results = execute(hollow, arrays, targets)
         for array in outs:
             self.now_unknown(array)

@@ -75,6 +75,10 @@ class KernelCalls:
         self.elsewhere = 0
         self.noting = self.clock = 0.0
 
+    def left_out(self, seconds: float) -> None:
+        """Count time that the step itself does not take."""
+        self.noting += seconds
+
     def note(self, f: Any, name: str, args: Any, reads: Any, weight: float) -> None:
         """Count a call.
 

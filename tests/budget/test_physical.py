@@ -116,7 +116,7 @@ def test_neighbors_go_where_the_pool_has_no_addresses(monkeypatch):
     peak = lt.max_memory_allocated() - live()
     with lt.memory_budget(live() + peak) as budget:
         lt.empty_cache()
-        monkeypatch.setattr(CPU.pool, "capacity", CPU.pool.top + peak // 2)
+        monkeypatch.setattr(CPU.pool, "capacity", CPU.pool.top + peak * 3 // 4)
         monkeypatch.setattr(CPU.pool, "granted", CPU.pool.capacity)
         monkeypatch.setattr(CPU.pool, "grant", None)
         assert seeded(other) == first
