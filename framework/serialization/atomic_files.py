@@ -11,14 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import io
 import mmap
 import os
 import secrets
 import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, BinaryIO
 
+from .. import execution
 from ..errors import SerializationError
 from ..interrupts import defer_interrupts
 from .file_locks import WITHOUT_LOCKS, try_lock
@@ -39,8 +42,7 @@ def is_path(f: Any) -> bool:
     return isinstance(f, str | os.PathLike)
 
 
-@contextlib.contextmanager
-def replacing(path: Any, needed: int = 0) -> Iterator[BinaryIO]:
+def replacing(path: Any, needed: int = 0) -> AbstractContextManager[BinaryIO]:
     """Open a temporary file for writing that replaces ``path`` when the block succeeds.
 
     A link is followed: what it points to is replaced. A device or a pipe is written directly.
@@ -55,6 +57,14 @@ def replacing(path: Any, needed: int = 0) -> Iterator[BinaryIO]:
         UnwrittenError: The disk is full or fails, or the folder may not be written to: the message
             says what is there now.
     """
+    found: AbstractContextManager[BinaryIO] = execution.current.replacing(
+        functools.partial(_replacing, needed=needed), path
+    )
+    return found
+
+
+@contextlib.contextmanager
+def _replacing(path: Any, needed: int = 0) -> Iterator[BinaryIO]:
     target = os.path.realpath(os.fspath(path))
     folder, name = os.path.split(target)
     if os.path.lexists(folder) and not os.path.isdir(folder):

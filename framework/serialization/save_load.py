@@ -7,13 +7,11 @@ any tool of that format opens it, and it can be replaced atomically, which a fol
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Iterable
 from typing import Any
 
-from .. import execution
 from ..errors import SerializationError
 from .atomic_files import Source, is_path, replacing
 from .checksums import OURS
@@ -78,8 +76,7 @@ def write_object(obj: Any, f: Any, classes: bool) -> None:
     metadata = {FORMAT: VERSION, STRUCTURE: structure}
     if is_path(f):
         needed = len(structure) + sum(array.nbytes for array in encoder.arrays.values())
-        opening = functools.partial(replacing, needed=needed)
-        with execution.current.replacing(opening, f) as out:
+        with replacing(f, needed) as out:
             write(out, encoder.arrays, metadata, patch=True)
     elif hasattr(f, "write"):
         write(f, encoder.arrays, metadata)

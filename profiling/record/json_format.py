@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from array import array
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from ...framework.memory.ledger import ROLES
+from ...framework.serialization.atomic_files import replacing
 from ..leaks.findings import Finding
 from .recording import KINDS, Cells, Compilation, Events, Mark, Owner, Peak, Recording
 
 FORMAT, VERSION = "lowtide memory profile", 1
+PARTS = 4096  # pieces of text that are written at once
 
 
 def to_dict(recording: Recording) -> dict[str, Any]:
@@ -149,17 +151,10 @@ def _as_cells(rows: Iterable[Any]) -> Cells:
 
 def write(data: dict[str, Any], path: Any) -> None:
     """Write JSON to ``path`` atomically."""
-    path = os.fspath(path)
-    folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".json")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            json.dump(data, f, separators=(",", ":"))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    parts = json.JSONEncoder(separators=(",", ":")).iterencode(data)
+    with replacing(path) as out:
+        while text := "".join(islice(parts, PARTS)):
+            out.write(text.encode())
 
 
 def read(path: Any) -> Recording:

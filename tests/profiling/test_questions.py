@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -276,10 +277,11 @@ def test_a_failed_write_leaves_the_old_file(prof, tmp_path, monkeypatch):
     path = tmp_path / "run.json"
     path.write_text("old")
 
-    def fail(*_, **__):
-        raise OSError("disk full")
+    def fail(*_):
+        yield from ["{"] * 10_000  # some of it is written
+        raise OSError(errno.ENOSPC, "disk full")
 
-    monkeypatch.setattr(json, "dump", fail)
+    monkeypatch.setattr(json.JSONEncoder, "iterencode", fail)
     with pytest.raises(OSError, match="disk full"):
         prof.to_json(path)
     assert path.read_text() == "old"

@@ -213,3 +213,36 @@ def test_a_copy_of_a_copy_has_the_same_files(folder):
         return estimate(lambda: (folder / "old").unlink())
 
     estimate(step)
+
+
+def _profiled():
+    with lt.profiling.MemoryProfiler() as prof:
+        nn.Linear(8, 8)(lt.ones(4, 8)).sum().backward()
+    return prof
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: _profiled().plot(f"{path}.png"),
+        lambda path: _profiled().html(f"{path}.html"),
+        lambda path: _profiled().to_json(f"{path}.json"),
+        lambda path: _profiled().to_perfetto(f"{path}.perfetto"),
+        lambda path: _profiled().to_flamegraph(f"{path}.txt"),
+        lambda path: _profiled().to_pytorch_snapshot(f"{path}.pickle"),
+        lambda path: lt.fit(lambda: lt.ones(1 << 16), budget="1MiB").plot(f"{path}.png"),
+        lambda path: lt.fit(lambda: lt.ones(1 << 16), budget="1MiB").save(f"{path}.json"),
+    ],
+    ids=["plot", "html", "json", "perfetto", "flamegraph", "snapshot", "tide", "plan"],
+)
+def test_what_profilers_and_plans_write_stays_off_the_disk(folder, write):
+    # All of them replace a file in one step, as `save` does.
+    found = []
+
+    def step():
+        write(folder / "written")
+        found.extend(glob.glob(f"{folder}/written.*"))
+        assert len(found) == 1
+        assert Path(found[0]).stat().st_size > 0
+
+    estimate(step)
