@@ -150,6 +150,7 @@ def test_a_plan_comes_back_from_its_file(step, plan, tmp_path):
         again.floor  # noqa: B018 - a property
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "change",
     [
