@@ -214,7 +214,9 @@ class Pool:
                     more = pages.more(offset, end)
                     if end <= self.capacity and self.held + more <= self.granted:
                         pages.take(offset, end)
-                        held = pages.high - pages.cold
+                        if self.top != offset or pages.high < end:
+                            continue  # a finalizer's search took it meanwhile, or gave it back
+                        held = pages.high - pages.cold  # from the comparison on, one row
                         self.top = end
                         if held > self.peak:
                             self.peak = held
@@ -332,17 +334,16 @@ class Pool:
         if pages.high <= begin:
             return
         end = min(-(-pages.high // HUGE) * HUGE, self.capacity)
-        self._stale = True
+        if begin < top or self.top != top:
+            return  # a finalizer took what lies there
+        self._stale = True  # in one row with the comparison
         self._at[top] = end - top
         self.top = end  # the end of the row
         self._mend()
         self._give(begin, end)
         self._lower()
-        ranges, cold = pages.below(begin)
-        if self.top == top:  # nobody took anything; in one row with the next
-            pages.ranges = ranges
-            pages.cold = cold
-            pages.high = begin
+        if self.top == top:  # else somebody took what lies above
+            pages.lower(begin, self)
 
     def _fold(self) -> None:
         # Every free block becomes part of an extent; one that ends at the top lowers it.
@@ -362,7 +363,9 @@ class Pool:
         if last is not None:
             size = self._at[last]
             place = bisect_left(self._by_size, (size, last))
-            self._stale = True
+            if self.top != top:
+                return  # a finalizer took what lies above it
+            self._stale = True  # in one row with the comparison
             del self._at[last]
             self.top = last
             del self._ending[top], self._by_size[place]

@@ -1,11 +1,14 @@
 """Pages of the pool: what is booked as held, and what the system has back."""
 
+import builtins
+import itertools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.framework.memory import pool as pool_module
 from lowtide.framework.memory.pages import Pages
 from lowtide.framework.memory.pool import ALIGNMENT, LEAST_SLACK, Pool
 
@@ -131,5 +134,58 @@ def test_cold_ranges_are_those_of_a_set_of_pages(steps):
         assert {k for a, b in pages.ranges for k in range(a // 4, b // 4)} == cold
         assert all(a < b for a, b in pages.ranges)
         assert all(x[1] < y[0] for x, y in zip(pages.ranges, pages.ranges[1:], strict=False))
-        assert pages.below(120)[1] == 4 * len({k for k in cold if k < 30})
     assert pages.high == 400
+    pages.lower(120, Pool(0))
+    assert (pages.high, pages.cold) == (120, 4 * len({k for k in cold if k < 30}))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_finalizers_that_take_blocks_in_the_middle_of_a_search(monkeypatch, seed):
+    # The collector may run at any allocation inside the pool, and a finalizer may then ask for a
+    # block: here within whatever the pool calls. No two blocks may overlap, none may lose a page.
+    draw = random.Random(seed)
+    system = System(1 << 24, PAGE)
+    pool, inside, taken = system.pool, [False], [0]
+
+    def interrupted(function):
+        def call(*args, **kwargs):
+            result = function(*args, **kwargs)
+            if not inside[0] and draw.random() < 0.05:
+                inside[0] = True
+                try:
+                    system.take(draw.choice((1, 3, 20)) * ALIGNMENT)
+                    taken[0] += 1
+                finally:
+                    inside[0] = False
+            return result
+
+        return call
+
+    for owner, names in (
+        (Pages, ("more", "take", "inside", "gone", "warm_end", "_touching", "_cold_in")),
+        (pool_module, ("bisect_left", "insort", "min", "max")),
+    ):
+        for name in names:
+            kept = getattr(owner, name, None) or getattr(builtins, name)
+            monkeypatch.setattr(owner, name, interrupted(kept), raising=False)
+
+    def check():
+        blocks = sorted(system.live.items())
+        for (a, size), (b, _) in itertools.pairwise(blocks):
+            assert a + size <= b, "two living blocks overlap"
+        assert all(a + size <= pool.top for a, size in blocks)
+        booked = -(-pool.pages.high // PAGE) * PAGE - pool.pages.cold
+        assert len(system.resident) * PAGE <= booked
+
+    for _ in range(400):
+        what = draw.random()
+        if what < 0.5:
+            system.take(draw.choice((1, 2, 5, 30, 90)) * ALIGNMENT)
+        elif what < 0.93:
+            system.give(draw.randrange(1 << 20))
+        elif what < 0.97:
+            pool.trim()
+        else:
+            pool.cap = draw.choice((1 << 62, pool.used, pool.used + 5000))
+        check()
+    assert taken[0] > 20

@@ -181,6 +181,11 @@ MUTANTS = (
         "a block cut from a free extent is not booked", POOL,
         "            pages.take(offset, offset + size)\n", "            pass\n", PAGES,
     ),
+    Mutant(
+        "a block lies where a finalizer's does", POOL,
+        "                        if self.top != offset or pages.high < end:\n",
+        "                        if False:\n", PAGES,
+    ),
     # Budgets of bytes
     Mutant(
         "nothing is dropped to make room", EVICTOR,
