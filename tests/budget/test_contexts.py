@@ -399,8 +399,11 @@ def test_the_error_of_a_limit_offers_the_budget_that_works(net, x):
         with lt.memory_budget(found[1]) as budget:  # as the message says
             step(net, x)
         assert budget.evictions > 0
+        held = net[0](x)  # something is saved, and it is too little
         text = refused(lambda: lt.zeros(1 << 24))
         assert "would pass the limit" in text
+        assert re.search(r"live \(.*saved \d", text)
+        del held
         assert "are saved for backward" not in text  # they would not make room for it
     finally:
         lt.set_memory_limit(None)

@@ -9,12 +9,14 @@ import sys
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend
 from lowtide.framework.memory.machine import NoRoomError
 from lowtide.framework.memory.pool import NO_CAP
+from lowtide.nn import functional as F
 from tests.budget.physical import model
 from tests.checkpointing.twice import live
 
@@ -146,6 +148,33 @@ def test_values_go_where_the_machine_has_no_room(monkeypatch):
     assert budget.evictions > 0
 
 
+@pytest.mark.parametrize("of", ["pages", "tensors"])
+def test_values_go_where_free_blocks_are_less_than_a_page(of):
+    small = [lt.empty(700) for _ in range(2000)]
+    x = lt.ones(256, 256, requires_grad=True)
+    lt.empty_cache()
+    del small[::2]  # holes of 2.8 KB: 2.8 MB that no page of can go
+    with lt.memory_budget(live() + 14 * x.nbytes, of=of) as budget:
+        lt.reset_peak_memory_stats()
+        y = x
+        for _ in range(10):
+            y = F.gelu(y)
+        assert lt.max_memory_allocated() < budget.limit  # the ledger had room for all
+        assert (budget.evictions > 0) is (of == "pages")
+        if of == "pages":
+            assert lt.memory_reserved() <= budget.limit + (1 << 18)
+
+
+def test_what_the_rest_of_the_process_takes_lowers_the_limit():
+    ledger = CPU.ledger
+    with lt.memory_budget("64GiB", of="process"):
+        before = ledger.limit
+        other = np.ones(64 << 20, np.uint8)
+        assert ledger.budgets[-1].make_room(ledger, 0)
+        assert ledger.limit <= before - (50 << 20)
+        del other
+
+
 def test_reserved_is_what_was_not_given_back():
     keep = []
     for _ in range(8):
@@ -171,6 +200,17 @@ def test_a_budget_leaves_the_pool_as_it_was():
         with lt.memory_budget("1MiB", of="tensors"):
             assert CPU.pool.cap == 1 << 30
     assert CPU.pool.cap == before == NO_CAP
+
+
+def test_huge_pages_are_off_while_pages_go_back():
+    with lt.memory_budget(live() + (8 << 20)):
+        assert CPU._huge
+        large = [lt.empty(1 << 18) for _ in range(7)]
+        del large[::2]
+        _ = lt.empty(5 << 18)  # more than is between them
+        assert not CPU._huge
+        del large, _
+    assert CPU._huge
 
 
 def test_mistakes():

@@ -112,6 +112,12 @@ def test_every_op_that_is_recorded_finds_its_time(folder, step):
     assert found.evictions > 0
     assert asked
     assert [name for name, seconds in asked if seconds is None] == []
+    (region,) = found._regions.values()
+    costs = region.evictor.costs._costs
+    assert costs
+    for made, cost in costs.items():
+        name = name_of(made.op.name, made.specs, made.attributes)
+        assert cost == known.typical(name) * 1e9
 
 
 @pytest.mark.parametrize("dear", ["gelu", "linear"])

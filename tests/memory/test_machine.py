@@ -178,6 +178,10 @@ def test_a_pool_asks_only_when_it_grows_past_what_was_granted():
     assert pool.top == top
     pool.trim()
     assert pool.granted == pool.held < pool.top  # what went back to the system is asked for again
+    assert pool._at
+    with pytest.raises(MemoryError, match="no more"):
+        pool.take(32000)  # of an extent whose pages went back
+    assert len(asked) == 4
 
 
 def test_more_than_the_machine_has_is_refused_by_its_name():
