@@ -246,6 +246,14 @@ def seconds(time: float) -> str:
     return f"{time:.2f} s" if time >= 1 else f"{time * 1e3:.1f} ms"
 
 
+def unit_of(largest: int) -> tuple[str, int]:
+    """Return the unit in which bytes up to ``largest`` are drawn, and its bytes."""
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if largest >= scale:
+            return unit, scale
+    return "bytes", 1
+
+
 def compilation(recording: Recording) -> str:
     """Say what kernels took before they could run; empty if none was compiled meanwhile."""
     if not recording.compilations:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...framework.memory.ledger import format_bytes
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.role_style import PHASE_COLORS
+from ..analysis.summary import unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,13 +81,6 @@ def replays_of(moments: Sequence[Moment]) -> list[tuple[float, float]]:
     return spans
 
 
-def _unit(largest: int) -> tuple[str, int]:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if largest >= scale:
-            return unit, scale
-    return "bytes", 1
-
-
 def _clock(tide: Tide) -> tuple[str, float, float]:
     # (label, factor, end) of the time axis.
     end = max(m.time for m in (*tide.plain[-1:], *tide.planned[-1:]))
@@ -108,7 +102,7 @@ def figure(tide: Tide, headline: str) -> Figure:
     made = Figure(figsize=(9, 4.2), dpi=110, facecolor="white", layout="constrained")
     axes = made.add_subplot()
     label, factor, end = _clock(tide)
-    unit, scale = _unit(max(m.nbytes for m in (*tide.plain, *tide.planned)))
+    unit, scale = unit_of(max(m.nbytes for m in (*tide.plain, *tide.planned)))
     spans = replays_of(tide.planned)
     for moments, color, name, alpha in (
         (tide.plain, PLAIN, "plain step", 0.35),

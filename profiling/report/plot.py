@@ -40,6 +40,7 @@ from ..analysis.summary import (
     short_lines,
     summarize,
     total_by,
+    unit_of,
     with_class,
 )
 from ..analysis.tables import OUTSIDE
@@ -97,7 +98,7 @@ def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure
     made = Figure(figsize=(12, 6), dpi=110, facecolor="white")
     FigureCanvasAgg(made)
     axes = made.add_axes((0.065, 0.09, 0.615, 0.73))
-    unit, scale = _unit(max(summary.peak.nbytes, max(shown.live, default=0)))
+    unit, scale = unit_of(max(summary.peak.nbytes, max(shown.live, default=0)))
     clock = ("s", 1.0) if recording.seconds >= 1 else ("ms", 1e3)
     times = [t / NANOSECONDS * clock[1] for t in (*shown.times, shown.end)]
     stacked = [names_ for names_ in names if any(stacks.get(names_, ()))]
@@ -178,13 +179,6 @@ def _names(recording: Recording, by: str) -> list[str]:
 
 def _by_owner(names: list[str]) -> Group:
     return lambda owner, role: names[owner]
-
-
-def _unit(largest: int) -> tuple[str, int]:
-    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if largest >= scale:
-            return unit, scale
-    return "bytes", 1
 
 
 def _draw_phases(axes: Axes, spans: list[Span], clock: float) -> None:
