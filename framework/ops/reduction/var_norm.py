@@ -232,13 +232,12 @@ def _(g, input, out, p, dim, keepdim):
     if p in (inf, -inf):
         largest = (magnitude == out).logical_or(magnitude != magnitude)  # NaN is among them
         return input.sgn() * largest * (g / largest.sum(dim or None, True))
-    if p > 1:
-        zero = out == 0
-        scale = g / out.masked_fill(zero, 1).pow(p - 1).masked_fill(zero, inf)
-    else:
-        scale = g / out.pow(p - 1)
-    if p < 1:
-        return (input.sgn() * magnitude.pow(p - 1)).masked_fill(input == 0, 0) * scale
+    if p < 1:  # a product: the derivative of a quotient overflows at the dtype's largest numbers
+        return (input.sgn() * magnitude.pow(p - 1)).masked_fill(input == 0, 0) * (
+            g * out.pow(1 - p)
+        )
+    zero = out == 0
+    scale = g / out.masked_fill(zero, 1).pow(p - 1).masked_fill(zero, inf)
     if p < 2:
         return input.sgn() * magnitude.pow(p - 1) * scale
     return input * magnitude.pow(p - 2) * scale

@@ -163,3 +163,25 @@ def test_grid_sample_of_positions_far_away(side, mode):
     assert not out.detach().any()
     (g,) = lt.autograd.grad(out.sum(), [grid], create_graph=True)
     assert not g.detach().any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.6])
+def test_second_gradients_of_norms_of_the_largest_numbers(p, dtype):
+    """A norm is homogeneous: its second gradient at ``c * x`` is the one at ``x``, over ``c``."""
+
+    def second(x):
+        leaf = lt.tensor(x, requires_grad=True)
+        out = lt.linalg.vector_norm(leaf, p, 1)
+        (first,) = lt.autograd.grad(out.sum(), [leaf], create_graph=True)
+        (g,) = lt.autograd.grad(first[:, 0].sum(), [leaf])
+        return g.numpy().astype("f8")
+
+    # The small numbers leave the norm below the dtype's limit; a power of 2 changes no digit.
+    small = np.random.default_rng(3).uniform(0.0, 2.0**-40, 9)
+    x = np.stack([np.ones(9), small], 1).astype(dtype)
+    scale = 2.0 ** (np.finfo(dtype).maxexp - 1)
+    large = second((x * scale).astype(dtype))
+    assert np.isfinite(large).all()
+    # The largest number's own is a difference of two terms, one of which is below the limit.
+    np.testing.assert_allclose(large[:, 1] * scale, second(x)[:, 1], rtol=1e-3)
