@@ -3,10 +3,13 @@
 A share of s % is a budget of what lived before the step, and s % of what the plain step's peak has
 above that. For each share, in a forked copy: the step in imagination (operations, peak) and for
 real (peak, bits of the parameters, process time, least of some). ``per block`` is activation
-checkpointing of each block, with the share that its peak is. ``planned`` are the operations that
-:func:`lowtide.fit` finds, and the seconds it takes; ``step`` is the time of a step under the plan,
-as a ratio to the plain step's, and ``said`` what the plan predicts, as a ratio to that. The columns
-before ``planned`` are without a plan.
+checkpointing of each block, with the share that its peak is. The columns before ``planned`` are
+without a plan:
+
+- ``planned``: the operations that :func:`lowtide.fit` adds, in how many seconds;
+- ``least``: those that no way of recomputing does without;
+- ``step``: the time of a step under the plan, as a ratio to the plain step's;
+- ``pred.``: what the plan predicts, as a ratio to that.
 
     python -m benchmarks.budget [--only NAME ...] [--shares 0.8 0.5 ...] [--steps N] [--json FILE]
         [--picture FILE]
@@ -257,7 +260,7 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
     print(f"  before {format_bytes(start)}, peak {format_bytes(plain['peak'])}")
     print(
         f"  {'budget':>9} {'peak':>10} {'FLOPs':>8} {'time':>6} {'evicted':>8} {'replays':>8} "
-        f"{'planned':>8} {'in s':>5} {'step':>5} {'said':>5}"
+        f"{'planned':>8} {'least':>7} {'in s':>5} {'step':>5} {'pred.':>5}"
     )
     free = recording(model, 2 * steps)
     print(f"  {'free':>9} {'':>10} {'+0.0 %':>8} {free:>6.2f}")
@@ -292,10 +295,12 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
         plan = lt.fit(model.step, budget=limit)
         seconds = time.perf_counter() - began
         took, plain = planned_time(model, plan, steps)
-        said = (plan.seconds or 0.0) / took
+        predicted = (plan.seconds or 0.0) / took
         found[-1] |= {"planned": plan.added, "fit_seconds": seconds, "floor": plan.floor_proved}
-        found[-1] |= {"planned_time": took / plain, "said": said}
-        return f"{plan.added:>+8.1%} {seconds:>5.1f} {took / plain:>5.2f} {said:>5.2f}"
+        found[-1] |= {"bound": plan.bound}
+        found[-1] |= {"planned_time": took / plain, "predicted": predicted}
+        least = f"{plan.bound or 0:>+7.1%}"
+        return f"{plan.added:>+8.1%} {least} {seconds:>5.1f} {took / plain:>5.2f} {predicted:>5.2f}"
 
     for share in shares:
         limit = int(start + share * above)
@@ -310,7 +315,7 @@ COLORS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Draw operations added over the budget: lines as planned, dots without a plan."""
+    """Draw operations added over the budget: as planned, as proved, and without a plan."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(7, 4.2), layout="constrained")
@@ -320,6 +325,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
         done = [row for row in mine if "planned" in row]
         shares = [float(row["share"].rstrip("%")) for row in done]
         axes.plot(shares, [100 * row["planned"] for row in done], color=color, label=name)
+        axes.plot(shares, [100 * row["bound"] for row in done], "--", color=color, lw=0.8)
         online = [row for row in mine if "refused" not in row]
         shares = [float(row["share"].rstrip("%")) for row in online]
         axes.plot(shares, [100 * row["added"] for row in online], ".", color=color)
@@ -332,7 +338,8 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylabel("operations added, %")
     axes.set_ylim(0, 60)
     axes.grid(alpha=0.3)
-    axes.legend(title="line: lowtide.fit; dot: no plan; x: per block", fontsize=8)
+    lines = "line: lowtide.fit; dashed: least proved; dot: no plan; x: per block"
+    axes.legend(title=lines, fontsize=8)
     picture.savefig(path, dpi=110)
 
 

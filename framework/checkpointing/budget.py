@@ -124,6 +124,7 @@ class BudgetRecorder(WriteCheckingRecorder):
         """Let go of what no graph wants any more."""
         self.left = SETTLE_EVERY
         self.outside.clear()
+        self.evictor.pass_ended()
         self.evictor.settle()
         for ledger, limit in list(self.limits):
             limit.look(ledger, again=True)
@@ -191,6 +192,8 @@ class memory_budget(WholeContext, _Mode):
         True
     """
 
+    recorder_class = BudgetRecorder
+
     def __init__(
         self,
         limit: int | str,
@@ -249,9 +252,9 @@ class memory_budget(WholeContext, _Mode):
             region = self._regions.get(me)
             if region is None:
                 region = self._regions[me] = BudgetRegion(where, Evictor(self.rule))
-            recorder = BudgetRecorder(region)
+            recorder = self.recorder_class(region)
             region.evictor.open(recorder)
-        elif recorder.__class__ is BudgetRecorder and recorder.region is recorder.budget:
+        elif isinstance(recorder, BudgetRecorder) and recorder.region is recorder.budget:
             self._regions[me] = recorder.budget  # joins the budget around
             before = None  # type: ignore[assignment]
         else:

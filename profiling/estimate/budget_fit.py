@@ -1,20 +1,23 @@
 """``fit``: how a step runs within a number of bytes, found before anything is allocated.
 
-The step runs in imagination (``estimate.py``) under the budget, with several rules by which the
-evictor compares values; of those with which it fits, the one that takes least time is the plan.
-How long its kernels take is measured once on a machine (``kernel_timing.py``); where that cannot
-be, as for a GPU, the one that computes least is taken. The evictor is underneath when the plan
-runs, too: a step that turns out to be another than the one that was imagined costs time, never
+The step runs in imagination (``estimate.py``) under the budget: with several rules by which the
+evictor compares values, and with several sets of values that it drops last (``keep_sets.py``). Of
+those with which it fits, the one that takes least time is the plan. The search ends early where a
+proof says that there is little to gain (``replay_bound.py``).
+
+How long the step's kernels take is measured once on a machine (``kernel_timing.py``); where that
+cannot be, as for a GPU, the one that computes least is taken. The evictor is underneath when the
+plan runs, too: a step that turns out to be another than the one that was imagined costs time, never
 bytes.
 """
 
 from __future__ import annotations
 
-import math
+import random
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...framework.autograd.remat.replay_costs import EvictionRule
 from ...framework.device import device as as_device
@@ -26,9 +29,14 @@ from ...framework.memory.sizes import as_bytes
 from .estimate import check_callable
 from .fork_sandbox import run_apart
 from .imagined_step import Imagined, imagine_step
+from .keep_sets import flipped, keep_sets
 from .plan import Plan, least, rules_for
+from .replay_bound import least_replayed
+from .step_program import StepProgram
 
 ALIKE = 1.02  # times with a smaller ratio count as equal
+ENOUGH = 0.002  # operations above the proved bound, as a share, at which the search ends
+CLOSE = 1.01  # times the operations of the best way: the next linear program has more room
 
 # By step: what state it was in, and the rule, limit and pace of the plan found for that state.
 _known: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -41,6 +49,7 @@ def fit(
     budget: int | str,
     device: Any = None,
     of: str = "pages",
+    tries: int = 20,
     **kwargs: Any,
 ) -> Plan:
     """Find out how ``step(*args, **kwargs)`` runs within a number of bytes, without running it.
@@ -56,6 +65,8 @@ def fit(
         budget: Bytes of all living tensors of the device; or text such as ``"2GiB"``.
         device: The default device if None.
         of: What the bytes are of, ``"pages"`` or ``"tensors"``: as of ``memory_budget``.
+        tries: After how many runs in a row that bring nothing the search for values to keep ends.
+            With 0 there is none: the plan is found sooner, and may take more time.
         **kwargs: Arguments of the step by name.
 
     Returns:
@@ -91,36 +102,110 @@ def fit(
         return run_apart(lambda: imagine_step(step, args, kwargs, where, limit, rule, watch, of=of))
 
     plain, rule = _plain(imagine)
-    known = kernel_seconds.of_machine()
     key = str(where), of, plain.start, plain.peak, plain.flops
-    pace = plain.python / max(sum((plain.calls or {}).values()), 1)
-    # What was found to do: what it costs, rule, limit, Python's seconds.
-    ways: list[tuple[tuple[float, int, int], EvictionRule, int, float]] = []
     earlier = [entry for entry in _plans_of(step) if entry[0] == key]
-    for _, known_rule, known_limit, known_pace in earlier:
-        pace = known_pace  # by which the earlier ones were compared
+    pace = plain.python / max(sum((plain.calls or {}).values()), 1)
+    if earlier:
+        pace = earlier[-1][-1]  # by which they were compared
+    ways = _Ways(imagine, pace)
+    for _, known_rule, known_limit, _ in earlier:
         if known_limit <= limit:
-            found = imagine(known_limit, known_rule)  # the step may be another by now
-            if found.peak <= known_limit:
-                ways.append((found.cost(known, pace), known_rule, known_limit, found.python))
-    most = min([cost[0] for cost, *_ in ways], default=math.inf)  # a larger budget costs no more
+            ways.run(known_rule, known_limit)  # the step may be another by now
+    most = ways.least_time  # a larger budget costs no more
     if plain.need <= limit:
         for candidate in rules_for(plain, rule):
-            found = imagine(limit, candidate)
-            if found.peak <= limit:
-                ways.append((found.cost(known, pace), candidate, limit, found.python))
-                if not found.evictions:
-                    break  # nothing to choose
-    if not ways:
+            found = ways.run(candidate, limit)
+            if found is not None and not found.evictions:
+                break  # nothing to choose
+    if not ways.found:
         raise _infeasible(imagine, plain, limit, where)
-    # Of those that take alike time, which is as exact as it is known, the one that computes least.
-    most = min(most, ALIKE * min(cost[0] for cost, *_ in ways))
-    cost, rule, used, python = min(
-        (way for way in ways if way[0][0] <= most), key=lambda way: (way[0][1:], way[0][0])
-    )
-    found = replace(imagine(used, rule, "dropped"), python=python)  # to note lines takes time, too
-    _remember(step, (key, rule, used, pace))
-    return Plan(used, where, rule, plain, found, imagine, cost, of)
+    bound = 0
+    if ways.best(most).cost[2]:  # something is dropped
+        program = imagine(None, rule, "program").program
+        assert program is not None
+        bound = least_replayed(program, limit)
+        if tries > 0:
+            _search(ways, program, limit, plain, bound, tries, most)
+    way = ways.best(most)
+    found = imagine(way.limit, way.rule, "dropped")
+    found = replace(found, python=way.python)  # to note lines takes time, too
+    _remember(step, (key, way.rule, way.limit, pace))
+    return Plan(way.limit, where, way.rule, plain, found, imagine, way.cost, of, bound=bound)
+
+
+class _Way(NamedTuple):
+    # A way to run the step that fits.
+    cost: tuple[float, int, int]
+    rule: EvictionRule
+    limit: int
+    python: float  # seconds
+
+
+class _Ways:
+    # The ways found so far.
+
+    def __init__(self, imagine: Callable[..., Imagined], pace: float) -> None:
+        self.imagine = imagine
+        self.pace = pace
+        self.known = kernel_seconds.of_machine()
+        self.found: list[_Way] = []
+
+    @property
+    def least_time(self) -> float:
+        return min([way.cost[0] for way in self.found], default=float("inf"))
+
+    def run(self, rule: EvictionRule, limit: int) -> Imagined | None:
+        # Imagine the step; None if it does not fit.
+        found = self.imagine(limit, rule)
+        if found.peak > limit:
+            return None
+        self.found.append(_Way(found.cost(self.known, self.pace), rule, limit, found.python))
+        return found
+
+    def best(self, most: float) -> _Way:
+        # Of those that take alike time, which is as exact as it is known, and no more than `most`,
+        # the one that computes least.
+        most = min(most, ALIKE * self.least_time)
+        ways = (way for way in self.found if way.cost[0] <= most)
+        return min(ways, key=lambda way: (way.cost[1:], way.cost[0]))
+
+
+def _search(
+    ways: _Ways,
+    program: StepProgram,
+    limit: int,
+    plain: Imagined,
+    bound: int,
+    tries: int,
+    most: float,
+) -> None:
+    # Look for values that are better dropped last, until there is little to gain.
+    def enough() -> bool:
+        return ways.best(most).cost[1] - plain.flops - bound <= ENOUGH * plain.flops
+
+    first = replace(ways.best(most).rule, reads=plain.reads)
+    close = False
+
+    def works(keep: frozenset[int]) -> bool:
+        return close
+
+    for keep in keep_sets(program, limit, works):
+        if enough():
+            return
+        close, best = False, ways.best(most).cost[1]
+        for rule in (
+            first,
+            replace(first, distance=0.5),
+            replace(first, seconds=None, distance=0.5, bytes_weight=0.0),
+        ):
+            found = ways.run(replace(rule, keep=keep), limit)
+            close = close or (found is not None and found.flops <= CLOSE * best)
+    draw, idle = random.Random(0), 0
+    while idle < tries and not enough():
+        way = ways.best(most)
+        keep = flipped(program, way.rule.keep, draw)
+        ways.run(replace(way.rule, keep=keep, reads=plain.reads), limit)
+        idle = idle + 1 if ways.best(most) is way else 0
 
 
 def _plain(imagine: Callable[..., Imagined]) -> tuple[Imagined, EvictionRule]:

@@ -24,6 +24,7 @@ from ..report.plan_picture import Moment
 from . import fake_kernels
 from .kernel_timing import KernelCalls, Seconds, seconds_of
 from .steady import end_workers
+from .step_program import ProgramWatch, StepProgram, watched_budget
 
 MOST_STEPS = 3  # until a step leaves what it found
 ENOUGH = 0.8  # of the work of a step, whose time must be known
@@ -52,6 +53,7 @@ class Imagined:
         measured: Times of kernels that were measured for it.
         tide: Live bytes over time, if they were asked for.
         falls: When values were dropped, and their bytes.
+        program: Of the last step, if it was asked for.
     """
 
     peak: int
@@ -71,6 +73,7 @@ class Imagined:
     measured: Any = None
     tide: Any = None
     falls: Any = ()
+    program: StepProgram | None = None
 
     def seconds(self, known: KernelSeconds, python: float | None = None) -> Seconds | None:
         """Return what the last step takes; None if too little of its work was measured.
@@ -120,7 +123,7 @@ def imagine_step(
         rule: How the evictor compares values.
         watch: What else is wanted: ``"need"``, what cannot be dropped; ``"times"``, times of
             kernels that are not known; ``"dropped"``, what is dropped; ``"tide"``, live bytes over
-            time.
+            time; ``"program"``, its values and what reads them.
         most: Steps, until one leaves what it found.
         of: What the budget's bytes are of.
     """
@@ -134,18 +137,19 @@ def imagine_step(
     ledger, pool = here.ledger, here.pool
     ledger.reset_peak()
     start = before = ledger.live
-    evictor = _Needs(rule) if watch == "need" else Evictor(rule)
+    evictor = _evictor(watch, rule)
     dropped: dict[Any, list[int]] = {}
     if watch == "dropped":
         listen(True)
         evictor.on_drop = lambda content: _note(dropped, content)
     region = BudgetRegion("fit", evictor)
-    context: Any = memory_budget(0 if limit is None else limit, device, of=of, rule=rule)
+    budget = watched_budget if watch == "program" else memory_budget
+    context: Any = budget(0 if limit is None else limit, device, of=of, rule=rule)
     context._regions[get_ident()] = region
     if watch == "times":
         context = nullcontext()
     calls = KernelCalls()
-    if watch != "need":
+    if watch not in ("need", "program"):
         executor.calls = calls
     tide: list[Moment] = []
     falls: list[tuple[float, int]] = []
@@ -166,6 +170,8 @@ def imagine_step(
             dropped.clear()
             tide.clear()
             falls.clear()
+            if isinstance(evictor, ProgramWatch):
+                evictor.forget()
             tide.append(Moment(0.0, ledger.live, False))
             past = evictor.evictions, evictor.replays, region.clock, getattr(pool, "given", 0)
             began = perf_counter()
@@ -184,7 +190,7 @@ def imagine_step(
             unlisten(True)
         end_workers()
     needs = evictor if isinstance(evictor, _Needs) else None
-    timed = watch != "need" and not calls.elsewhere
+    timed = watch not in ("need", "program") and not calls.elsewhere
     return Imagined(
         peak=ledger.peak,
         start=start,
@@ -202,10 +208,17 @@ def imagine_step(
         given=getattr(pool, "given", 0) - past[3],
         tide=tide if watch == "tide" else None,
         falls=falls,
+        program=evictor.program if isinstance(evictor, ProgramWatch) else None,
         measured=calls.measure(kernel_seconds.of_machine(), executor)
         if timed and watch == "times"
         else None,
     )
+
+
+def _evictor(watch: str, rule: EvictionRule) -> Evictor:
+    if watch == "program":
+        return ProgramWatch(rule)
+    return _Needs(rule) if watch == "need" else Evictor(rule)
 
 
 def _note(dropped: dict[Any, list[int]], content: Any) -> None:

@@ -23,7 +23,7 @@ FORMAT = 1  # of plans in files
 MOST_TEXT = 1 << 24  # bytes of such a file
 FIGURES = (
     "peak", "plain_peak", "flops", "plain_flops", "dropped", "replayed", "floor_proved", "set_by",
-    "seconds", "seconds_range", "plain_seconds", "cost", "unit",
+    "seconds", "seconds_range", "plain_seconds", "cost", "unit", "bound",
 )  # fmt: skip
 
 
@@ -68,6 +68,8 @@ class Plan(memory_budget):
         plain_seconds: Predicted time without a budget.
         dropped: How many values are dropped in a step.
         replayed: How many replays bring them back.
+        bound: A share that is proved: every way to drop values and compute them again, with the
+            step's kernels in their order, adds so many operations at least. None for a program.
         floor_proved: Bytes below which no budget can do: at one instant so many cannot be dropped.
         set_by: The op, and the user's line, at that instant.
         decisions: What is dropped, the most bytes first (:class:`Decision`).
@@ -86,12 +88,14 @@ class Plan(memory_budget):
         cost: tuple[float, int, int],
         of: str = "pages",
         unit: str = "a step",
+        bound: int | None = None,
     ) -> None:
         super().__init__(limit, device, of=of, rule=rule)
         self.cost = cost
         self.unit = unit
         self.peak, self.plain_peak = found.peak, plain.peak
         self.flops, self.plain_flops = found.flops, plain.flops
+        self.bound = None if bound is None else bound / max(plain.flops, 1)
         self.dropped, self.replayed = found.evictions, found.replays
         self.floor_proved, self.set_by = plain.need, plain.where
         self.decisions = [
@@ -113,6 +117,11 @@ class Plan(memory_budget):
         return self.flops / self.plain_flops - 1 if self.plain_flops else 0.0
 
     @property
+    def gap(self) -> float | None:
+        """How far the plan's operations are above the proved least, as a share of that; or None."""
+        return None if self.bound is None else (1 + self.added) / (1 + self.bound) - 1
+
+    @property
     def floor(self) -> int:
         """The least budget that does, as far as is known; found when first asked for."""
         if self._floor is None:
@@ -128,7 +137,8 @@ class Plan(memory_budget):
     def __str__(self) -> str:
         lines = [
             f"budget {format_bytes(self.limit)}: peak {format_bytes(self.peak)} "
-            f"(plain {format_bytes(self.plain_peak)}), {self.added:+.1%} operations{self._time()}",
+            f"(plain {format_bytes(self.plain_peak)}), {self.added:+.1%} operations"
+            f"{self._least()}{self._time()}",
             f"{self.dropped} values dropped, {self.replayed} replays; below "
             f"{format_bytes(self.floor_proved)} nothing can do ({self.set_by})",
         ]
@@ -157,6 +167,7 @@ class Plan(memory_budget):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a JSON file, from which :meth:`load` makes it again."""
         rule = {f.name: getattr(self.rule, f.name) for f in fields(self.rule)}
+        rule["keep"] = sorted(self.rule.keep)
         rule["seconds"] = None if self.rule.seconds is None else self.rule.seconds.threads
         kept = {
             "lowtide_plan": FORMAT,
@@ -190,6 +201,7 @@ class Plan(memory_budget):
             plan = cls.__new__(cls)
             rule = dict(kept["rule"])
             rule["seconds"] = None if rule["seconds"] is None else kernel_seconds.of_machine()
+            rule["keep"] = frozenset(map(int, rule["keep"]))
             limit, device, of = int(kept["limit"]), str(kept["device"]), kept["of"]
             memory_budget.__init__(plan, limit, device, of=of, rule=EvictionRule(**rule))
             plan.decisions = [Decision(**d) for d in kept["decisions"]]
@@ -207,6 +219,9 @@ class Plan(memory_budget):
         from ..report import notebook
 
         return notebook.plan(self)
+
+    def _least(self) -> str:
+        return f" (no way adds less than {self.bound:.1%})" if self.bound else ""
 
     def _time(self) -> str:
         if self.seconds is None or self.seconds_range is None or self.plain_seconds is None:

@@ -76,16 +76,17 @@ class BudgetRegion(Region):
     Attributes:
         clock: How many values were saved in it for backward.
         now: When the value that backward reads was saved.
+        began: The clock when the step began, as far as is known.
     """
 
-    __slots__ = ("clock", "now")
+    __slots__ = ("began", "clock", "now")
 
     def __init__(self, where: str, evictor: Evictor) -> None:
         super().__init__(None, where, None)
         self.evictor = evictor
         evictor.region = weakref.ref(self)
         evictor.regions.add(self)
-        self.clock = self.now = 0
+        self.clock = self.now = self.began = 0
 
     def wanted(self, asked: ValueVersion) -> set[ValueVersion]:
         """Return the values that a replay for ``asked`` brings back."""

@@ -35,6 +35,7 @@ from ...modes import local
 from .evictable import EvictableVersion, parents
 from .replay_costs import EvictionRule, ReplayCosts, needed
 
+LAST = 1e9  # times the worth of a value that is to be dropped last
 READERS = 64  # of a version, dead ones included, before they are looked through
 
 
@@ -71,6 +72,7 @@ class Evictor:
         self._worth = np.full(64, np.inf)  # by place: cost of making it again for each byte
         self._first = np.zeros(64)  # by place: when it was saved
         self._latest = np.zeros(64)
+        self._factor = np.ones(64)  # by place: `LAST` for what is to be dropped last
         self._ledgers: list[Any] = []
         self._ledger = np.full(64, -1)  # by place: index into the list
         self._lock = RLock()  # backward may run in another thread than the budget's
@@ -166,6 +168,8 @@ class Evictor:
     def open(self, recorder: Any) -> None:
         """Begin the budget, or go on with it."""
         self.recorder = recorder
+        region = self.region()
+        region.began = region.clock
         if self.active:
             self.released = []
 
@@ -197,6 +201,9 @@ class Evictor:
                 self._places[standing.place] = weakref.ref(content)
             place = standing.place
             self._first[place], self._latest[place] = content.first, content.latest
+            if self.rule.keep:
+                number = content.first - self.region().began
+                self._factor[place] = LAST if number in self.rule.keep else 1.0
             if ledger not in self._ledgers:
                 self._ledgers.append(ledger)
             self._ledger[place] = self._ledgers.index(ledger)
@@ -225,6 +232,12 @@ class Evictor:
                 continue
             content.drop()
             released += [p for p in parents(content) if p.held is not None and not p.consumers]
+
+    def pass_ended(self) -> None:
+        """Note that a backward pass has ended, and the step with it, if it has saved all."""
+        region = self.region()
+        if 0 < self.rule.reads <= region.clock - region.began:
+            region.began = region.clock
 
     def settle(self) -> None:
         """Cut off what no handle wants and nothing wanted is made from.
@@ -310,8 +323,11 @@ class Evictor:
         elif local.state.running is not None:
             distance = region.now - np.where(latest <= region.now, latest, self._first[:n])
         else:
-            distance = region.clock - latest + 2 * max(self.rule.reads - region.clock, 0)
+            still = self.rule.reads - (region.clock - region.began)  # to be saved
+            distance = region.clock - latest + 2 * max(still, 0)
         scores = self._worth[:n] / np.maximum(distance, 1) ** self.rule.distance
+        if self.rule.keep:
+            scores *= self._factor[:n]
         index = self._ledgers.index(ledger) if ledger in self._ledgers else -2
         scores[self._ledger[:n] != index] = np.inf
         return scores
@@ -325,6 +341,7 @@ class Evictor:
             self._worth = np.concatenate([self._worth, np.full(place, np.inf)])
             self._first = np.concatenate([self._first, np.zeros(place)])
             self._latest = np.concatenate([self._latest, np.zeros(place)])
+            self._factor = np.concatenate([self._factor, np.ones(place)])
             self._ledger = np.concatenate([self._ledger, np.full(place, -1)])
         return place
 

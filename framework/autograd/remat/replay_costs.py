@@ -34,6 +34,8 @@ class EvictionRule:
         smallest: Bytes below which nothing is dropped.
         reads: How many values a step saves, if that is known: forward then knows how long it is
             until each is read, and not only how long ago it was saved.
+        keep: Which of them are dropped last, by when they were first saved: 1 for the first value
+            that a step saves.
         seconds: Times of kernels on this machine (:class:`KernelSeconds`), which then take the
             place of operations and bytes; or None.
         rate: Operations in a second, where a kernel's time is not known.
@@ -44,6 +46,7 @@ class EvictionRule:
     chain: float = 1.0
     smallest: int = 1024
     reads: int = 0
+    keep: frozenset[int] = frozenset()
     seconds: KernelSeconds | None = field(default=None, compare=False, repr=False)
     rate: float = 0.0
 
@@ -92,7 +95,7 @@ class ReplayCosts:
         while stack:
             content = stack.pop()
             if content.standing is None:
-                content.standing = Standing(evictor, self._cost_of(content))
+                content.standing = Standing(evictor, self.cost_of(content))
                 stack += parents(content)
                 made.append(content)
         for content in made:
@@ -144,8 +147,8 @@ class ReplayCosts:
                     stack.append(reader)
         return stale
 
-    def _cost_of(self, content: EvictableVersion) -> float:
-        # Of running its producer again.
+    def cost_of(self, content: EvictableVersion) -> float:
+        """Return the cost of running the producer of a version again."""
         call = content.producer
         if not isinstance(call, OpCall | WriteCall):
             return self.rule.bytes_weight * content.nbytes
