@@ -19,7 +19,7 @@ from ...framework.memory.sizes import as_bytes
 from . import paste
 from .batch_search import larger_batches, smaller_batch
 from .batches import Resized, batch_of
-from .changes import Change, Checkpointed, FusedOptimizer, Narrow, NoGrad
+from .changes import Budgeted, Change, Checkpointed, FusedOptimizer, Narrow, NoGrad
 from .estimate import Estimate, check_callable
 from .fork_sandbox import run_apart
 from .proposals import Advice, Proposal, listed
@@ -29,6 +29,8 @@ from .what_if import with_changes
 
 MOST_PARTS = 8  # of a model that are tried, those with most bytes
 MOST_ROWS = 4  # of modules alike, inside of parts
+HALVINGS = 5  # of the interval in which the least byte budget lies
+ORDER = ("budget", "checkpoint")  # kinds of what fits and loses nothing, the first ones
 
 
 def advise(
@@ -46,6 +48,8 @@ def advise(
     Nothing is computed, and nothing of the program changes; see :func:`estimate`. If the step does
     not fit, these are tried, one at a time:
 
+    - a byte budget of the limit (``memory_budget``); if the step does not run within it, the least
+      one found that does, and the budget together with an optimizer in backward and bfloat16;
     - activation checkpointing of each top-level part of the models that the step reaches (of a
       list of modules: of each item), of all of these together, and of each module of a stack of
       several alike further inside;
@@ -61,7 +65,7 @@ def advise(
 
     The first step and those after it are judged, by the larger of their peaks.
 
-    It costs an estimate for each: up to 39 for a model. Call it outside the ``except`` block that
+    It costs an estimate for each: up to 46 for a model. Call it outside the ``except`` block that
     caught a ``MemoryLimitError``: the error's traceback keeps the failed step's tensors.
 
     Args:
@@ -126,7 +130,8 @@ def answer(question: Question, larger: bool) -> Advice:
             if tried is not smaller_batch or not fits:
                 found += tried(question)
         found += _together(question, found)
-        found.sort(key=lambda p: (not p.fits, len(p.lost), p.kind != "checkpoint", p.peak_bytes))
+        found += _within_budget(question, found)
+        found.sort(key=lambda p: (not p.fits, len(p.lost), _rank(p.kind), p.peak_bytes))
     if larger:
         more = larger_batches(question, found)
     return Advice(
@@ -298,6 +303,49 @@ def _together(question: Question, found: list[Proposal]) -> Iterator[Proposal]:
             together = question.attempt("several", words, changes, code=code)
             if together is not None and together.peak_bytes < min(p.peak_bytes for p in chosen):
                 yield together
+
+
+def _within_budget(question: Question, found: list[Proposal]) -> Iterator[Proposal]:
+    # A byte budget of the limit; if that is too little, with other changes, and a larger one.
+    if not question.reached or question.peak <= question.limit:
+        return
+    alone = _budget(question, question.limit)
+    if alone is None or alone.fits:
+        if alone is not None:
+            yield alone
+        return
+    for kind in ("optimizer", "dtype"):
+        best = [p for p in found if p.kind == kind and not p.lost]
+        if best:
+            both = _budget(question, question.limit, min(best, key=lambda p: p.peak_bytes))
+            if both is not None and both.fits:
+                yield both
+                return
+    low, high, least = question.limit, question.peak, None
+    for _ in range(HALVINGS):
+        middle = (low + high) // 2
+        tried = _budget(question, middle)
+        if tried is not None and tried.peak_bytes <= middle:
+            high, least = tried.peak_bytes, tried
+        else:
+            low = middle
+    if least is not None:
+        yield least
+
+
+def _budget(question: Question, limit: int, other: Proposal | None = None) -> Proposal | None:
+    # The step within a byte budget. Estimates refuse nothing: its peak says whether it runs.
+    change = Budgeted(limit, question.device)
+    words, code = change.words, paste.budget(limit, question.device)
+    changes: list[Change] = [change]
+    if other is not None:
+        words, code = f"{words} + {other.change}", f"{other.code}\n{code}"
+        changes = [*question.made[other.change], change]
+    return question.attempt("budget", words, changes, code=code)
+
+
+def _rank(kind: str) -> int:
+    return ORDER.index(kind) if kind in ORDER else len(ORDER)
 
 
 CHANGES: tuple[Callable[[Question], Iterator[Proposal]], ...] = (

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import paste
-from .changes import Change
+from .changes import Budgeted, Change
 from .proposals import Proposal, listed
 from .question import Question
 
 MOST_SIZES = 8  # of batches that are tried
 FURTHER = 64  # times as many rows are tried at most, from one estimate to the next
+MOST_ADDED = 0.5  # operations of a larger batch in a byte budget, as a share of those without
+ROOM = 32  # of a byte budget, the part that a larger batch leaves free
 MOST_LARGER = 2  # ways to a larger batch, of those that keep the dtype, and of others
 
 
@@ -39,7 +41,12 @@ def larger_batches(question: Question, found: list[Proposal]) -> list[Proposal]:
     ways: list[tuple[str, list[Change], int, str]] = []
     if question.peak <= question.limit:
         ways.append(("", [], question.peak, ""))
+    budget = Budgeted(question.limit, question.device)
+    tight = Budgeted(question.limit - question.limit // ROOM, question.device)
+    code = paste.budget(question.limit, question.device)
+    ways.append((budget.words, [tight], question.peak, code))
     helpful = [p for p in found if p.fits and p.saved_bytes > 0 and not p.lost and p.batch is None]
+    helpful = [p for p in helpful if p.kind != "budget"]
     helpful.sort(key=lambda p: p.peak_bytes)
     exact = [p for p in helpful if p.time is not None]  # of the same dtype as before
     narrow = [p for p in helpful if p.time is None]
@@ -81,25 +88,33 @@ def fitting_batch(
         The largest found; if none fits, the smallest tried; None if the step does not run so.
     """
     size, named = question.batch
+    budgeted = any(isinstance(change, Budgeted) for change in changes)  # its peak says nothing
     best: Proposal | None = None
     first, each = 1, 0.0  # bytes of a further row, once two that fit are known
     for tries in range(MOST_SIZES):
         if high and high - low < 2:
             break
-        if low and not high:  # twice as many; then as a straight line through both says
+        if budgeted:
+            n = (low + high) // 2 if high else 2 * low
+        elif low and not high:  # twice as many; then as a straight line through both says
             line = low + int((question.limit - low_peak) / each) if each > 0 else 2 * low
             n = min(max(line, low + 1), FURTHER * low)
         else:
             n = _next_size(question.limit, low, low_peak, high, high_peak, first, tries)
         said = f"batch of {n} instead of {size} ({listed(list(named))})"
         said = f"{words} + {said}" if words else said
-        lines = "\n".join(filter(None, (code, paste.batch(named, size, n, question.drawn))))
+        parts = [code, paste.batch(named, size, n, question.drawn)]
+        if budgeted:  # around all that follows
+            parts.reverse()
+        lines = "\n".join(filter(None, parts))
         found = question.attempt(kind, said, [*changes, question.resized(n)], n, lines)
         if found is None:
             if n > 1 or size == 2:
                 return best
             first = 2  # normalization over a batch wants two
             del question.untried[said]
+        elif budgeted and found.flops > MOST_ADDED:
+            high = n
         elif found.fits:
             each = (found.peak_bytes - low_peak) / (n - low)
             low, low_peak, best = n, found.peak_bytes, found

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...framework.attribution import scopes
+from ...framework.checkpointing.budget import memory_budget
 from ...framework.checkpointing.regions import checkpointing
+from ...framework.memory.ledger import format_bytes
 from ...framework.modes import no_grad as no_grad_mode
 from ...framework.tensor import Tensor
 from .targets import matches
@@ -185,6 +187,20 @@ class FusedOptimizer(Change):
         """Apply the change."""
         # An optimizer is there, so its package is; this one does not import it.
         self.handle = sys.modules["lowtide.optim"].fuse_into_backward(self.optimizer)
+
+
+class Budgeted(Change):
+    """A byte budget around all that follows."""
+
+    met = True
+
+    def __init__(self, limit: int, device: str) -> None:
+        self.limit, self.device = limit, device
+        self.words = f"a byte budget of {format_bytes(limit)}"
+
+    def make(self) -> None:
+        """Enter the budget; it ends with the copy."""
+        memory_budget(self.limit, self.device).__enter__()
 
 
 def mapped(tree: Any, f: Callable[[Any], Any]) -> Any:

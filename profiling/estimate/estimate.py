@@ -86,6 +86,8 @@ class Estimate(Profile):
             was, or if it leaves behind what it found.
         work: The time of its kernels, as bytes that would take as long to move: those moved, or for
             a kernel that computes much with each, its operations. For comparison between steps.
+        later_flops: Operations of a later step.
+        later_work: The work of a later step.
         steady: The profile of a later step, for the same queries; this estimate itself if the step
             leaves behind what it found.
     """
@@ -100,6 +102,7 @@ class Estimate(Profile):
         not_repeated: str = "",
         steady: Profile | None = None,
         work: float = 0.0,
+        later: tuple[int, float] | None = None,
     ) -> None:
         super().__init__(recording)
         self.devices = devices
@@ -109,6 +112,7 @@ class Estimate(Profile):
         self.not_repeated = not_repeated
         self.steady: Profile = self if steady is None else steady
         self.work = work
+        self.later_flops, self.later_work = (self.flops, work) if later is None else later
 
     @property
     def peak_bytes(self) -> int:
@@ -289,14 +293,16 @@ def imagined(
     seconds = time.perf_counter() - began
     flops, guesses, work = dict(executor.flops), dict(executor.guesses), executor.work
     found = [figures_of(be, *start[id(be)], limits) for be in live_backends()]
-    later = LaterSteps()
+    later = LaterSteps(executor)
     if again:
         later.repeat(step, args, kwargs, held_before, prof.recording)
         found = [_with_later(d, later) for d in found]
     else:
         found = [split_steps(d, prof.recording) for d in found]
     found.sort(key=lambda d: (not d.allocations, -d.needed_bytes))
-    return Estimate(prof.recording, found, flops, guesses, seconds, later.why, later.profile, work)
+    return Estimate(
+        prof.recording, found, flops, guesses, seconds, later.why, later.profile, work, later.costs
+    )
 
 
 def _with_later(d: DeviceEstimate, later: LaterSteps) -> DeviceEstimate:

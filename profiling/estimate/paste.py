@@ -70,6 +70,13 @@ def narrower(roots: Models, modules: list[Any]) -> str:
     return NARROW_HOOK + _each(roots, modules, NARROW if whole else f"{NARROW}\n{WIDEN}")
 
 
+def budget(limit: int, device: str) -> str:
+    """Return the code of a byte budget around the training loop."""
+    size = f'"{limit >> 20}MiB"' if limit and limit % (1 << 20) == 0 else f"{limit}"
+    where = "" if device == "cpu" else f", {device!r}"
+    return f"with lowtide.memory_budget({size}{where}):  # around the training loop\n    ..."
+
+
 def batch(named: Iterable[str], size: int, n: int, drawn: bool) -> str:
     """Return the code of another number of rows."""
     names = list(named)

@@ -23,16 +23,16 @@ class Proposal:
     """One change that was tried, or several at once, and its estimated effect.
 
     Attributes:
-        kind: ``checkpoint``, ``no_grad``, ``dtype``, ``optimizer``, ``batch`` (a smaller one),
-            ``several``, or ``larger batch``.
+        kind: ``budget`` (a byte budget), ``checkpoint``, ``no_grad``, ``dtype``, ``optimizer``,
+            ``batch`` (a smaller one), ``several``, or ``larger batch``.
         change: What was changed, in words.
         peak_bytes: Highest live bytes of the changed step, or of those after it.
         saved_bytes: How much lower that is; negative if it is higher.
         fits: Whether the limit allows it.
         lost: Names of the parameters that receive a gradient before and none after.
         batch: The number of examples; None if that is not what was changed.
-        flops: Operations added to those of the step as it is, as a share; for another batch, for
-            each example.
+        flops: Operations added to those of a later step as it is, as a share; for another batch,
+            for each example.
         first_bytes: The peak of the first changed step alone.
         steady_bytes: That of later ones.
         time: How many times as long a step takes, for each example, by its operations and the bytes
@@ -65,7 +65,7 @@ class Proposal:
             costs.append("values have 8 significant bits")
         if self.kind == "no_grad" or self.lost:
             costs.append(f"no gradient of {listed(self.lost)}" if self.lost else NOTHING_LOST)
-        if self.kind == "optimizer":
+        if self.kind == "optimizer" or "in backward" in self.change:
             costs.append("no clipping of all gradients together, no accumulation")
         return "; ".join(costs) or "nothing"
 

@@ -80,7 +80,10 @@ class Question:
         figures = after.by_device(self.device)
         peak, kept = figures.needed_bytes, set(still)
         rows = 1 if batch is None else batch / max(self.batch[0], 1)
-        timed = not any(isinstance(c, Narrow) for c in changes) and self.before.work and after.work
+        # A later step's: what a budget drops then may be more than in the first.
+        flops, work = after.later_flops / rows, after.later_work / rows
+        before = self.before
+        timed = not any(isinstance(c, Narrow) for c in changes) and before.later_work and work
         return Proposal(
             kind=kind,
             change=words,
@@ -89,9 +92,9 @@ class Question:
             fits=peak <= self.limit,
             lost=[name for name in self.reached if name not in kept],
             batch=batch,
-            flops=after.flops / rows / max(self.before.flops, 1) - 1,
+            flops=flops / max(before.later_flops, 1) - 1,
             first_bytes=figures.first_bytes,
             steady_bytes=figures.steady_bytes,
-            time=after.work / rows / self.before.work if timed else None,
+            time=work / before.later_work if timed else None,
             code=code,
         )

@@ -30,15 +30,21 @@ MOST_WAITS = 32  # of a step that accumulates gradients, until the optimizer ste
 class LaterSteps:
     """What the steps after the first take.
 
+    Args:
+        executor: Counts operations and work.
+
     Attributes:
         peaks: Highest live bytes and the same by role, by device.
         profile: Of the step with the highest peak; None if the step was not run again.
+        costs: (operations, work) of the last one, as the executor counts them.
         why: Why the step could not be run again; "" if it was, or need not be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, executor: Any) -> None:
+        self.executor = executor
         self.peaks: dict[str, tuple[int, dict[str, int]]] = {}
         self.profile: Profile | None = None
+        self.costs: tuple[int, float] | None = None
         self.why = ""
 
     def repeat(
@@ -62,6 +68,7 @@ class LaterSteps:
             before = held()
             for be in live_backends():
                 be.ledger.reset_peak()
+            spent = self._spent()
             try:
                 with MemoryProfiler() as prof:
                     step(*args, **kwargs)
@@ -70,9 +77,13 @@ class LaterSteps:
                 return
             finally:
                 end_workers()
+            self.costs = self._spent()[0] - spent[0], self._spent()[1] - spent[1]
             self._note(prof.recording)
             if waits and _stepped(prof.recording):
                 waits, turns = False, 0
+
+    def _spent(self) -> tuple[int, float]:
+        return sum(self.executor.flops.values()), self.executor.work
 
     def _note(self, recording: Recording) -> None:
         grown = 0
