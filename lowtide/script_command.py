@@ -213,7 +213,8 @@ def within_budget(budget: lowtide.memory_budget | None) -> Iterator[None]:
     print(
         f"memory budget of {format_bytes(budget.limit)}{process}: at most "
         f"{format_bytes(lowtide.max_memory_allocated())} live; {budget.evictions} values dropped "
-        f"({format_bytes(budget.evicted_bytes)}), {budget.replays} replays",
+        f"({format_bytes(budget.evicted_bytes)}), {budget.replays} replays in "
+        f"{budget.replay_seconds:.2f} s",
         file=sys.stderr,
     )
 

@@ -171,6 +171,7 @@ class memory_budget(WholeContext, _Mode):
         evictions: Values dropped so far.
         evicted_bytes: Their bytes.
         replays: How often values were made again.
+        replay_seconds: The time that took; on a GPU, until the kernels were launched.
         where: What messages say began it; the user's line if None.
 
     Raises:
@@ -215,19 +216,24 @@ class memory_budget(WholeContext, _Mode):
     @property
     def evictions(self) -> int:
         """Values dropped so far."""
-        return self._sum("evictions")
+        return self._sum("evictions")  # type: ignore[no-any-return]
 
     @property
     def evicted_bytes(self) -> int:
         """Bytes of the values dropped so far."""
-        return self._sum("evicted_bytes")
+        return self._sum("evicted_bytes")  # type: ignore[no-any-return]
 
     @property
     def replays(self) -> int:
         """How often values were made again."""
-        return self._sum("replays")
+        return self._sum("replays")  # type: ignore[no-any-return]
 
-    def _sum(self, name: str) -> int:
+    @property
+    def replay_seconds(self) -> float:
+        """Seconds in which values were made again."""
+        return self._sum("replay_seconds")  # type: ignore[no-any-return]
+
+    def _sum(self, name: str) -> Any:
         return sum(getattr(region.evictor, name) for region in list(self._regions.values()))
 
     def _again(self) -> Any:

@@ -50,6 +50,28 @@ def publish(ledger: Ledger, event: str, storage: Any, old: int | None = None) ->
         observer(event, ledger.name, nbytes, role, address, role if old is None else old)
 
 
+def publish_eviction(ledger: Ledger, storage: Any) -> None:
+    """Call ``observer.evicted(bytes, role number, address)`` of each observer that has it.
+
+    A byte budget is about to drop the storage: its ``free`` follows.
+    """
+    for observer in ledger.observers:
+        evicted = getattr(observer, "evicted", None)
+        if evicted is not None:
+            evicted(storage.nbytes, storage.role, storage.address)
+
+
+def publish_replay(ledger: Ledger, storage: Any, nanoseconds: int) -> None:
+    """Call ``observer.replayed(bytes, role number, address, nanoseconds)`` of those that have it.
+
+    A byte budget has made a value again, and all that it is made from and was gone, in that time.
+    """
+    for observer in ledger.observers:
+        replayed = getattr(observer, "replayed", None)
+        if replayed is not None:
+            replayed(storage.nbytes, storage.role, storage.address, nanoseconds)
+
+
 @contextmanager
 def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
     """Call ``observer(event, device, nbytes, role, address, old)`` for each ledger event.
@@ -59,6 +81,8 @@ def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
     the block. An observer that raises makes the allocation fail; in a free Python can only print
     the error. One that knows who owns the live bytes says so by an attribute ``owners``, a function
     without arguments: the message of an allocation that fails asks it (``Ledger.exhausted``).
+    One that has ``evicted`` and ``replayed`` is told what a byte budget drops and makes again
+    (:func:`publish_eviction`, :func:`publish_replay`).
     """
     attach(ledger, observer)
     try:

@@ -10,6 +10,7 @@ from ..leaks.findings import summary
 from ..record.recording import BEFORE, Recording
 from .callers import by_caller, line_of
 from .diff import between, changes
+from .evicted import evicted_sentence
 from .summary import percent, summarize
 from .tables import NO_LINE
 
@@ -17,12 +18,13 @@ LONGEST = 60  # characters of a quoted source line
 
 
 def verdict(recording: Recording, device: int) -> list[str]:
-    """Return up to three paragraphs: the peak, its owners, and growth from step to step."""
+    """Return up to four paragraphs: the peak, its owners, what a byte budget did, and growth."""
     summary = summarize(recording, device)
     first, *rest = summary.sentences()
     whose = " ".join([*rest, _largest_line(recording, device)]).strip()
     grows = " ".join(filter(None, [growth(recording, device), survivors(recording)]))
-    return [text for text in (first, whose, grows) if text]
+    dropped = evicted_sentence(recording, device)
+    return [text for text in (first, whose, dropped, grows) if text]
 
 
 def growth(recording: Recording, device: int) -> str:

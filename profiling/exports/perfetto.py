@@ -78,6 +78,10 @@ def trace_events(recording: Recording) -> Iterator[Event]:
     yield from _ops(recording)
     for mark in recording.marks:
         yield _instant(mark.name, mark.time, {"kind": mark.kind, "live": mark.live})
+    for at, device, _, nbytes, replay in recording.evictions.rows():
+        if replay < 0:
+            args = {"bytes": nbytes, "device": recording.devices[device]}
+            yield _instant("dropped for a byte budget", at / NANOSECONDS, args)
     for name, peak in zip(recording.devices, recording.peaks, strict=True):
         yield _instant(f"peak of {name}", peak.time, {"bytes": peak.nbytes})
 

@@ -16,49 +16,25 @@ from ...framework.memory.events import attach, detach
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from ..analysis.tables import grouped
 from .compile_clock import CompileClock
+from .device_state import DeviceState
 from .oom_hints import remedies
-from .recording import ALLOC, FREE, OWNER, ROLE, Cells, LiveBytes, Mark, Owner, Peak, Recording
+from .recording import (
+    ALLOC,
+    FREE,
+    OWNER,
+    ROLE,
+    Cells,
+    Evicted,
+    LiveBytes,
+    Mark,
+    Owner,
+    Peak,
+    Recording,
+)
 
-MARK = 4  # in the list of events, beside the kinds of the recording
+MARK, EVICT, REPLAY = 4, 5, 6  # in the list of events, beside the kinds of the recording
 IF_BEFORE = 1 << 8  # a name only for what has none yet
 LONG = 6 * 20_000  # integers in the list; then they are booked
-
-
-class DeviceState:
-    """The recording state of one device."""
-
-    def __init__(self, index: int, be: Any, peak: Peak, fullest: Peak) -> None:
-        self.index = index
-        self.peak, self.fullest = peak, fullest
-        self.ledger = be.ledger
-        self.backend = be
-        self.books = LiveBytes()
-        self.high = 0  # live bytes at their highest since the last mark
-        self.named: dict[int, str] = {}  # address -> path of storages that have a name
-        self.numbers: dict[int, int] = {}  # address -> number of the block
-        self.at_mark: dict[tuple[int, int], int] = {}
-        self.peak_is_new = self.fullest_is_new = False
-        self.at_peak = True  # nothing was freed since
-        self.allocations = be.ledger.allocations  # of those noted; the ledger may be ahead by one
-        self.late: list[int] = []  # what was freed while it was
-
-    def flush(self, log: list[int]) -> None:
-        """Record frees that happened while an allocation was in progress."""
-        late, self.late = self.late, []  # no call between the two: threads may meet here
-        log.extend(late)
-
-    def note_peak(self) -> None:
-        """Copy the bytes by owner if they are a new peak, before they fall."""
-        if self.peak_is_new and self.books.live == self.peak.nbytes:
-            self.peak.cells = dict(self.books.cells)
-        self.peak_is_new = False
-
-    def note_fullest(self) -> None:
-        """Copy the bytes of saved tensors if they are a new peak, before they fall."""
-        if self.fullest_is_new and self.books.saved == self.fullest.nbytes:
-            self.fullest.cells = dict(self.books.savers)
-            self.fullest.holders = self.books.holders()
-        self.fullest_is_new = False
 
 
 def _forget(_: Any) -> None:
@@ -173,6 +149,14 @@ class EventRecorder:
                 at = now() - began
                 extend((at, ROLE | shift, address, nbytes, role | old << 4, -1))
 
+        def evicted(nbytes: int, role: int, address: int) -> None:
+            extend((now() - began, EVICT | shift, address, nbytes, role, -1))
+
+        def replayed(nbytes: int, role: int, address: int, took: int) -> None:
+            extend((now() - began, REPLAY | shift, address, nbytes, role, took))
+
+        observer.evicted = evicted  # type: ignore[attr-defined]
+        observer.replayed = replayed  # type: ignore[attr-defined]
         observer.owners = lambda: self._owners_now(d)  # type: ignore[attr-defined]
         observer.remedies = lambda missing: self._remedies(d, missing)  # type: ignore[attr-defined]
         return observer
@@ -322,6 +306,8 @@ class EventRecorder:
                 number = d.numbers.pop(address, 0)
                 books.free(number, nbytes, role)
                 keep((at, FREE, d.index, number, nbytes, role, -1))
+            elif kind >= EVICT:
+                self._book_eviction(d, at, address, nbytes, owner if kind == REPLAY else -1)
             else:
                 self._book_change(d, keep, at, kind, address, nbytes, role, owner)
                 if d.peak_is_new and not d.at_peak:  # it is as high again, and the roles are of now
@@ -375,6 +361,25 @@ class EventRecorder:
         keep((at, kind, d.index, number, nbytes, role, owner))
         if books.live == d.peak.nbytes and not (old == SAVED and role == TEMPORARY):
             d.peak_is_new = True  # as the ledger: the roles at the peak change along
+
+    def _book_eviction(
+        self, d: DeviceState, at: int, address: int, nbytes: int, replay: int
+    ) -> None:
+        # What a byte budget dropped (replay -1), or made again in so many nanoseconds.
+        block = d.books.blocks.get(d.numbers.get(address, 0))
+        owner = 0 if block is None else block[2]
+        found = self.recording.evicted.setdefault((d.index, owner), Evicted())
+        if replay < 0:
+            found.times += 1
+            found.nbytes += nbytes
+        else:
+            found.replays += 1
+            found.nanoseconds += replay
+        if self.recording.timeline:
+            values = (at, d.index, owner, nbytes, replay)
+            columns = self.recording.evictions.columns().values()
+            for column, value in zip(columns, values, strict=True):
+                column.append(value)
 
     def _was(self, d: DeviceState, nbytes: int, role: int, owner: int) -> None:
         # It had this owner before anyone could know: the marks show no change of it.

@@ -12,7 +12,18 @@ from typing import Any
 from ...framework.memory.ledger import ROLES
 from ...framework.serialization.atomic_files import replacing
 from ..leaks.findings import Finding
-from .recording import KINDS, Cells, Compilation, Events, Mark, Owner, Peak, Recording
+from .recording import (
+    KINDS,
+    Cells,
+    Compilation,
+    Events,
+    Evicted,
+    Evictions,
+    Mark,
+    Owner,
+    Peak,
+    Recording,
+)
 
 FORMAT, VERSION = "lowtide memory profile", 1
 PARTS = 4096  # pieces of text that are written at once
@@ -39,6 +50,8 @@ def to_dict(recording: Recording) -> dict[str, Any]:
         "timeline": recording.timeline,
         "marks": [{**vars(m), "changes": [list(c) for c in m.changes]} for m in recording.marks],
         "events": {name: list(c) for name, c in recording.events.columns().items()},
+        "evicted": [[*key, *vars(e).values()] for key, e in recording.evicted.items()],
+        "evictions": {name: list(c) for name, c in recording.evictions.columns().items()},
         "lines": recording.lines,
         "compilations": [list(c) for c in recording.compilations],
         "classes": recording.classes,
@@ -78,6 +91,10 @@ def _recording(data: dict[str, Any]) -> Recording:
     events = Events()
     for name, column in events.columns().items():
         setattr(events, name, array(column.typecode, data["events"][name]))
+    evictions = Evictions()
+    for name, column in evictions.columns().items():
+        noted = data.get("evictions", {}).get(name, [])  # none in files of earlier versions
+        setattr(evictions, name, array(column.typecode, noted))
     return Recording(
         devices=list(data["devices"]),
         owners=_owners(data),
@@ -91,6 +108,8 @@ def _recording(data: dict[str, Any]) -> Recording:
         ],
         timeline=data["timeline"],
         events=events,
+        evicted={(d, o): Evicted(*figures) for d, o, *figures in data.get("evicted", ())},
+        evictions=evictions,
         lines=dict(data.get("lines", {})),  # none in files of earlier versions
         # Files of before these existed are read too.
         compilations=[

@@ -21,6 +21,8 @@ Schema (``Recording``)
     ``timeline``: whether events were kept.
     ``events``: :class:`Events`, columns of equal length; empty without a timeline. Replaying them
         (:class:`LiveBytes`) gives the owners at every instant.
+    ``evicted``: what byte budgets dropped and made again, by device and owner: :class:`Evicted`.
+    ``evictions``: each of these events, as columns (:class:`Evictions`); empty without a timeline.
     ``compilations``: :class:`Compilation`, in order: what the time axis leaves out, since every
         time above stands still while kernels are compiled.
     ``classes``: module path -> name of its class.
@@ -107,6 +109,53 @@ class Events:
 
 
 @dataclass
+class Evicted:
+    """What byte budgets dropped of one owner's values, and made again.
+
+    Attributes:
+        times: How often a value was dropped.
+        nbytes: Bytes dropped, all together.
+        replays: How often one was asked for by backward and made again.
+        nanoseconds: The time that took, with all else that had to be made for it.
+    """
+
+    times: int = 0
+    nbytes: int = 0
+    replays: int = 0
+    nanoseconds: int = 0
+
+
+@dataclass
+class Evictions:
+    """When byte budgets dropped values and made them again, as columns.
+
+    Attributes:
+        time: Nanoseconds since the start; of a replay, when it was done.
+        device: Index into ``devices``.
+        owner: Who had computed the value; of a replay, who has computed it again.
+        nbytes: Its bytes.
+        replay: Nanoseconds that it took to make it again; -1 if it was dropped.
+    """
+
+    time: array[int] = field(default_factory=lambda: array("q"))
+    device: array[int] = field(default_factory=lambda: array("b"))
+    owner: array[int] = field(default_factory=lambda: array("i"))
+    nbytes: array[int] = field(default_factory=lambda: array("q"))
+    replay: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def columns(self) -> dict[str, array[int]]:
+        """Return the columns by name."""
+        return dict(vars(self))
+
+    def rows(self) -> Iterator[tuple[int, ...]]:
+        """Iterate over them as tuples, in the order of the columns."""
+        return zip(*self.columns().values(), strict=True)
+
+
+@dataclass
 class Peak:
     """A peak of live bytes, and the bytes by owner at it.
 
@@ -180,6 +229,8 @@ class Recording:
     timeline: bool = True
     events: Events = field(default_factory=Events)
     lines: dict[str, str] = field(default_factory=dict)
+    evicted: dict[tuple[int, int], Evicted] = field(default_factory=dict)
+    evictions: Evictions = field(default_factory=Evictions)
     compilations: list[Compilation] = field(default_factory=list)
     classes: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

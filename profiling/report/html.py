@@ -27,6 +27,7 @@ from typing import Any
 
 from ...framework.memory.ledger import ROLES, format_bytes
 from ...framework.serialization.atomic_files import replacing
+from ..analysis.evicted import drop_times
 from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from ..analysis.snapshots import SnapshotSeries, device_index, phases, take_snapshots
 from ..analysis.summary import Summary, compilation, percent, seconds, short_lines, summarize
@@ -155,6 +156,7 @@ def _device(runs: list[Recording], number: int, device: str) -> dict[str, Any]:
             "role": [role for (_, role), _ in peak],
             "size": [nbytes for _, nbytes in peak],
         },
+        "drops": _thinned(drop_times(recording, index), 5_000),
         "moment": shown.peak,
         "end": shown.end,
         "times": _differences(shown.times),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ...framework.memory.ledger import ROLES, format_bytes
 from ..analysis.callers import parted
+from ..analysis.evicted import evicted_owners
 from ..analysis.role_style import ROLE_COLORS, ROLE_WORDS
 from ..analysis.summary import percent, seconds, short_lines, total_by, with_class
 from ..analysis.tables import place
@@ -35,6 +36,7 @@ def tables(runs: list[Recording], names: list[str]) -> Iterable[str]:
         for index, device in enumerate(recording.devices):
             yield _owners(recording, index, device, prefix)
             yield _saved(recording, index, device, prefix)
+            yield _evicted(recording, index, device, prefix)
             yield _marks(recording, index, device, prefix)
         yield _compiled(recording, prefix)
         yield _system(recording, prefix)
@@ -117,6 +119,26 @@ def _saved(recording: Recording, index: int, device: str, prefix: str) -> str:
     title = f"{prefix}Saved for backward, when it was most ({format_bytes(fullest.nbytes)})"
     heads = ["bytes", "share", "line", "source", "module", "saved by"]
     return _table("saved", title, heads, rows, device)
+
+
+def _evicted(recording: Recording, index: int, device: str, prefix: str) -> str:
+    found = evicted_owners(recording, index)
+    lines = parted((row.owner for row in found), short_lines(recording))
+    rows: list[list[Cell]] = [
+        [
+            _size(e.nbytes),
+            (f"{e.times:,}", e.times),
+            (f"{e.replays:,}", e.replays),
+            (seconds(e.nanoseconds / 1e9), e.nanoseconds),
+            (with_class(recording, place(owner)), None),
+            (owner.op, None),
+            (lines[owner.line, owner.callers], None),
+            (recording.lines.get(owner.line, ""), None),
+        ]
+        for owner, e in found
+    ]
+    heads = ["bytes", "times", "replays", "took", "module", "op", "line", "source"]
+    return _table("evicted", f"{prefix}Dropped for a byte budget", heads, rows, device)
 
 
 def _marks(recording: Recording, index: int, device: str, prefix: str) -> str:

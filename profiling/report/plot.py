@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...framework.memory.ledger import ROLES, format_bytes
 from ...framework.serialization.atomic_files import replacing
+from ..analysis.evicted import drop_times
 from ..analysis.role_style import (
     GROUP_COLORS,
     OTHERS_COLOR,
@@ -121,6 +122,7 @@ def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure
     axes.grid(axis="y", color="#d8dce1", linewidth=0.6)
     axes.set_axisbelow(True)
     _draw_phases(axes, phases(recording), clock[1])
+    _draw_drops(axes, recording, index, clock[1])
     _draw_steps(axes, recording, clock[1])
     _draw_peak(axes, shown, summary, clock[1], scale)
     _draw_headline(made, summary)
@@ -230,6 +232,16 @@ def _visible(spans: list[Span], least: int) -> list[Span]:
         else:
             found.append(span)
     return found
+
+
+def _draw_drops(axes: Axes, recording: Recording, device: int, clock: float) -> None:
+    # Where a byte budget dropped values: ticks below the phases.
+    times = [at / NANOSECONDS * clock for at in drop_times(recording, device)]
+    if times:
+        strip = axes.get_xaxis_transform()
+        axes.vlines(times, 0.95, 0.972, transform=strip, color=INK, lw=0.6, zorder=4)
+        words = "\N{BOX DRAWINGS LIGHT VERTICAL} dropped for a byte budget"
+        axes.text(1.0, 1.065, words, transform=axes.transAxes, size=8, color=INK, ha="right")
 
 
 def _draw_steps(axes: Axes, recording: Recording, clock: float) -> None:

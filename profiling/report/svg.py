@@ -9,6 +9,7 @@ from __future__ import annotations
 import html as escaping
 
 from ...framework.memory.ledger import ROLES, format_bytes
+from ..analysis.evicted import drop_times
 from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from ..analysis.snapshots import NANOSECONDS, SnapshotSeries, phases, take_snapshots
 from ..analysis.summary import seconds, summarize
@@ -73,6 +74,11 @@ def timeline(recording: Recording, device: int, width: int = 720, height: int = 
                 f'<rect x="{x:.1f}" y="-6" width="{wide:.1f}" height="5" '
                 f'fill="{PHASE_COLORS[span.phase]}">{words}</rect>'
             )
+    drops = {round(at * inner / end) for at in drop_times(recording, device)}
+    if drops:
+        path = "".join(f"M{x} -1v7" for x in sorted(drops))
+        words = "<title>dropped for a byte budget</title>"
+        parts.append(f'<path d="{path}" stroke="currentColor" fill="none">{words}</path>')
     steps = [m for m in recording.marks if m.kind in ("step", "mark")]
     for mark in steps if len(steps) <= STEPS_SHOWN else []:
         x = mark.time * NANOSECONDS * inner / end

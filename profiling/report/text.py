@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...framework.memory.ledger import format_bytes
 from ..analysis.callers import by_caller, line_of
+from ..analysis.evicted import evicted_text
 from ..analysis.summary import compilation, repeated_layers
 from ..analysis.tables import Table
 from ..analysis.verdict import verdict as sentences
@@ -46,6 +47,7 @@ def page(profile: Profile, limit: int) -> str:
         if lines:
             cells = recording.fullest[device].cells
             parts.append(_by_line(recording, cells, saved.title).text(limit))
+    parts.append(evicted_text(recording, device, limit))
     parts.append(_growth(profile, limit))
     if recording.watched:
         parts.append(leaks(recording.findings, recording.watched).rstrip())

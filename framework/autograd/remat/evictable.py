@@ -12,6 +12,7 @@ choose (``replay_costs.Standing``) is made when it chooses for the first time.
 from __future__ import annotations
 
 import weakref
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from ..saved import Pin
@@ -87,6 +88,13 @@ class BudgetRegion(Region):
         evictor.region = weakref.ref(self)
         evictor.regions.add(self)
         self.clock = self.now = self.began = 0
+
+    def replay(self, asked: ValueVersion) -> Any:
+        """Make a value again; return its storage."""
+        began = perf_counter_ns()
+        storage = super().replay(asked)
+        self.evictor.replayed(asked, storage, perf_counter_ns() - began)
+        return storage
 
     def wanted(self, asked: ValueVersion) -> set[ValueVersion]:
         """Return the values that a replay for ``asked`` brings back."""

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from ...interrupts import defer_interrupts
+from ...memory.events import publish_eviction, publish_replay
 from ...memory.pool import ALIGNMENT
 from ...modes import local
 from .evictable import EvictableVersion, parents
@@ -53,6 +54,7 @@ class Evictor:
         evictions: Versions dropped so far.
         evicted_bytes: Their bytes.
         replays: Replays so far.
+        replay_seconds: Time they took; of a GPU, to launch them.
     """
 
     def __init__(self, rule: EvictionRule) -> None:
@@ -66,6 +68,7 @@ class Evictor:
         self.on_drop: Callable[[Any], None] | None = None  # told of each version that is dropped
         self.released: list[Any] | None = None
         self.evictions = self.evicted_bytes = self.replays = 0
+        self.replay_seconds = 0.0
         self._places: list[Any] = []  # versions that are held, weakly; None: free
         self._free: list[int] = []
         self._stale: list[int] = []  # places whose worth may have changed
@@ -130,6 +133,8 @@ class Evictor:
         return True
 
     def _drop(self, content: Any) -> None:
+        if content.ledger is not None and content.ledger.observers:
+            publish_eviction(content.ledger, content.held.storage)
         content.drop()
         self.evictions += 1
         self.evicted_bytes += content.nbytes
@@ -357,6 +362,12 @@ class Evictor:
             self._free.append(place)
 
     # Replaying
+
+    def replayed(self, content: Any, storage: Any, nanoseconds: int) -> None:
+        """Note that a value was made again, with all that was gone and it is made from."""
+        self.replay_seconds += nanoseconds / 1e9
+        if content.ledger is not None and content.ledger.observers:
+            publish_replay(content.ledger, storage, nanoseconds)
 
     def wanted(self, region: Any, asked: Any) -> set[Any]:
         """Return what a replay for ``asked`` keeps: it, and what it passes that is wanted soon."""

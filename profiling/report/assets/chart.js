@@ -248,6 +248,7 @@ class Chart {
       pen.fillStyle = groups.colors[g];
       pen.fill();
     }
+    this.drops(pen, ink);
     this.marks(pen, soft);
     this.times(pen, soft, width);
     this.peak(pen, ink, css.getPropertyValue("--ground"), width);
@@ -295,6 +296,18 @@ class Chart {
         pen.fillStyle = "#16181d";
         pen.fillText(name, (from + to) / 2, 24);
       }
+    }
+  }
+  drops(pen, ink) {
+    // Where a byte budget dropped values: a tick below the phases.
+    let last = -9;
+    this.ticks = 0;
+    for (const time of this.tide.data.drops) {
+      const at = Math.round(this.place(this.axisOf(time))) + 0.5;
+      if (at < this.left || at > this.width || at - last < 2) continue;
+      line(pen, ink, [at, this.top - 2], [at, this.top + 7]);
+      last = at;
+      this.ticks++;
     }
   }
   marks(pen, soft) {

@@ -61,6 +61,7 @@ function legend() {
   const seen = new Set(charts.flatMap((c) => c.tide.run.phases.map((span) => span[2])));
   const phases = element("span", undefined, { class: "phases number" });
   data.phases.forEach(({ name, color }, k) => { if (seen.has(k)) phases.append(swatch(color), ` ${name} `); });
+  if (charts.some((c) => c.tide.data.drops.length)) phases.append(swatch("var(--ink)"), " dropped for a byte budget ");
   place.append(phases);
 }
 function refresh() {

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from lowtide.framework.memory.ledger import ROLES, format_bytes
+from lowtide.profiling.record.recording import Evicted
 from lowtide.profiling.report.html import html
 from tests.profiling.browser import CHROMIUM, Browser
 from tests.profiling.recordings import TEMPORARY, Tape, gpt
@@ -303,3 +304,26 @@ def test_it_reads_without_scripts(tab, tmp_path):
         assert tab.run("getComputedStyle(document.getElementById('legend')).display") == "none"
     finally:
         tab.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_what_a_budget_dropped_has_ticks_a_legend_and_a_table(tab, tmp_path):
+    found = gpt(layers=2)
+    owner = max(found.peaks[0].cells)[0]
+    ends = [mark.time * 1e9 for mark in found.marks]
+    for k in range(3):
+        found.evictions.time.append(round(ends[0] + (ends[-1] - ends[0]) * (k + 1) / 4))
+        for column, value in zip(("device", "owner", "nbytes"), (0, owner, 1 << 20), strict=True):
+            getattr(found.evictions, column).append(value)
+        found.evictions.replay.append(-1)
+    found.evicted[0, owner] = Evicted(3, 3 << 20, 2, 5_000_000)
+    show(tab, tmp_path, found)
+    assert tab.problems() == []
+    assert tab.run("charts[0].ticks") == 3
+    assert "dropped for a byte budget" in tab.run("document.getElementById('legend').textContent")
+    assert each(tab, "[data-table=evicted] tbody tr", "e.cells[0].textContent") == ["3.00 MiB"]
+    assert "3 values (3.00 MiB); 2 replays" in tab.run(
+        "document.querySelector('.lead').textContent"
+    )
+    show(tab, tmp_path, gpt(layers=2))
+    assert tab.run("charts[0].ticks") == 0
+    assert "byte budget" not in tab.run("document.querySelector('main').textContent")
