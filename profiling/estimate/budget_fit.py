@@ -17,6 +17,7 @@ import random
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...framework.autograd.remat.replay_costs import EvictionRule
@@ -27,7 +28,7 @@ from ...framework.kernels.runtime import kernel_seconds
 from ...framework.memory.ledger import ROLES, describe, format_bytes
 from ...framework.memory.sizes import as_bytes
 from .estimate import check_callable
-from .fork_sandbox import run_apart
+from .fork_sandbox import run_apart, run_each_apart
 from .imagined_step import Imagined, imagine_step
 from .keep_sets import flipped, keep_sets
 from .plan import Plan, least, rules_for
@@ -35,7 +36,8 @@ from .replay_bound import least_replayed
 from .step_program import StepProgram
 
 ALIKE = 1.02  # times with a smaller ratio count as equal
-ENOUGH = 0.002  # operations above the proved bound, as a share, at which the search ends
+ENOUGH = 0.005  # operations above the proved bound, as a share, at which the search ends
+FLIPS = 4  # sets of values that are imagined at a time
 CLOSE = 1.01  # times the operations of the best way: the next linear program has more room
 
 # By step: what state it was in, and the rule, limit and pace of the plan found for that state.
@@ -49,7 +51,7 @@ def fit(
     budget: int | str,
     device: Any = None,
     of: str = "pages",
-    tries: int = 20,
+    tries: int = 12,
     **kwargs: Any,
 ) -> Plan:
     """Find out how ``step(*args, **kwargs)`` runs within a number of bytes, without running it.
@@ -101,22 +103,27 @@ def fit(
     def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
         return run_apart(lambda: imagine_step(step, args, kwargs, where, limit, rule, watch, of=of))
 
+    def imagine_each(ways: list[tuple[int, EvictionRule]]) -> list[Imagined]:
+        return run_each_apart(
+            partial(imagine_step, step, args, kwargs, where, limit, rule, "", of=of)
+            for limit, rule in ways
+        )
+
     plain, rule = _plain(imagine)
     key = str(where), of, plain.start, plain.peak, plain.flops
     earlier = [entry for entry in _plans_of(step) if entry[0] == key]
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
     if earlier:
         pace = earlier[-1][-1]  # by which they were compared
-    ways = _Ways(imagine, pace)
-    for _, known_rule, known_limit, _ in earlier:
-        if known_limit <= limit:
-            ways.run(known_rule, known_limit)  # the step may be another by now
+    ways = _Ways(imagine_each, pace)
+    # The step may be another by now.
+    ways.run([(known_limit, known) for _, known, known_limit, _ in earlier if known_limit <= limit])
     most = ways.least_time  # a larger budget costs no more
     if plain.need <= limit:
-        for candidate in rules_for(plain, rule):
-            found = ways.run(candidate, limit)
-            if found is not None and not found.evictions:
-                break  # nothing to choose
+        first, *others = rules_for(plain, rule)
+        (found,) = ways.run([(limit, first)])
+        if found is None or found.evictions:  # there is something to choose
+            ways.run([(limit, other) for other in others])
     if not ways.found:
         raise _infeasible(imagine, plain, limit, where)
     bound = 0
@@ -128,7 +135,8 @@ def fit(
             _search(ways, program, limit, plain, bound, tries, most)
     way = ways.best(most)
     found = imagine(way.limit, way.rule, "dropped")
-    found = replace(found, python=way.python)  # to note lines takes time, too
+    # To note lines takes time, too, and so do others beside it.
+    found = replace(found, python=imagine(way.limit, way.rule).python)
     _remember(step, (key, way.rule, way.limit, pace))
     return Plan(way.limit, where, way.rule, plain, found, imagine, way.cost, of, bound=bound)
 
@@ -138,14 +146,15 @@ class _Way(NamedTuple):
     cost: tuple[float, int, int]
     rule: EvictionRule
     limit: int
-    python: float  # seconds
 
 
 class _Ways:
     # The ways found so far.
 
-    def __init__(self, imagine: Callable[..., Imagined], pace: float) -> None:
-        self.imagine = imagine
+    def __init__(
+        self, imagine_each: Callable[[list[tuple[int, EvictionRule]]], list[Imagined]], pace: float
+    ) -> None:
+        self.imagine_each = imagine_each
         self.pace = pace
         self.known = kernel_seconds.of_machine()
         self.found: list[_Way] = []
@@ -154,13 +163,15 @@ class _Ways:
     def least_time(self) -> float:
         return min([way.cost[0] for way in self.found], default=float("inf"))
 
-    def run(self, rule: EvictionRule, limit: int) -> Imagined | None:
-        # Imagine the step; None if it does not fit.
-        found = self.imagine(limit, rule)
-        if found.peak > limit:
-            return None
-        self.found.append(_Way(found.cost(self.known, self.pace), rule, limit, found.python))
-        return found
+    def run(self, ways: list[tuple[int, EvictionRule]]) -> list[Imagined | None]:
+        # Imagine the step, with each limit and rule; None where it does not fit.
+        results: list[Imagined | None] = []
+        for (limit, rule), found in zip(ways, self.imagine_each(ways), strict=True):
+            fits = found.peak <= limit
+            if fits:
+                self.found.append(_Way(found.cost(self.known, self.pace), rule, limit))
+            results.append(found if fits else None)
+        return results
 
     def best(self, most: float) -> _Way:
         # Of those that take alike time, which is as exact as it is known, and no more than `most`,
@@ -192,20 +203,20 @@ def _search(
     for keep in keep_sets(program, limit, works):
         if enough():
             return
-        close, best = False, ways.best(most).cost[1]
-        for rule in (
+        best = ways.best(most).cost[1]
+        rules = (
             first,
             replace(first, distance=0.5),
             replace(first, seconds=None, distance=0.5, bytes_weight=0.0),
-        ):
-            found = ways.run(replace(rule, keep=keep), limit)
-            close = close or (found is not None and found.flops <= CLOSE * best)
+        )
+        found = ways.run([(limit, replace(rule, keep=keep)) for rule in rules])
+        close = any(f is not None and f.flops <= CLOSE * best for f in found)
     draw, idle = random.Random(0), 0
     while idle < tries and not enough():
         way = ways.best(most)
-        keep = flipped(program, way.rule.keep, draw)
-        ways.run(replace(way.rule, keep=keep, reads=plain.reads), limit)
-        idle = idle + 1 if ways.best(most) is way else 0
+        sets = [flipped(program, way.rule.keep, draw) for _ in range(FLIPS)]
+        ways.run([(limit, replace(way.rule, keep=keep, reads=plain.reads)) for keep in sets])
+        idle = idle + FLIPS if ways.best(most) is way else 0
 
 
 def _plain(imagine: Callable[..., Imagined]) -> tuple[Imagined, EvictionRule]:

@@ -30,13 +30,16 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from . import overlay_files, private_mmap
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between looks whether the original is still there
+MOST_AT_ONCE = 8  # copies
+_KNOWS_CORES = hasattr(os, "sched_getaffinity")
 
 
 def run_apart(work: Callable[[], T]) -> T:
@@ -47,6 +50,32 @@ def run_apart(work: Callable[[], T]) -> T:
         NotImplementedError: The system has no ``fork``.
         RuntimeError: The copy ended without an answer: killed, say.
     """
+    return _started(work).answer()  # type: ignore[no-any-return]
+
+
+def run_each_apart(works: Iterable[Callable[[], T]]) -> list[T]:
+    """Call functions in forked copies, several at a time; return their results in order.
+
+    Raises:
+        Exception: The first that one of them raised, as :func:`run_apart`; the others are ended.
+    """
+    most = min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) if _KNOWS_CORES else os.cpu_count() or 1)
+    running: deque[Branch] = deque()
+    results: list[T] = []
+    try:
+        for work in works:
+            if len(running) == most:
+                results.append(running.popleft().answer())
+            running.append(_started(work))
+        while running:
+            results.append(running.popleft().answer())
+    finally:
+        while running:  # one has failed, or the wait was interrupted
+            running.popleft().end()
+    return results
+
+
+def _started(work: Callable[[], Any]) -> Branch:
     branch = Branch()
     if branch.pid == 0:
         try:
@@ -57,7 +86,7 @@ def run_apart(work: Callable[[], T]) -> T:
                 branch.fail(error)
         finally:
             os._exit(1)
-    return branch.answer()  # type: ignore[no-any-return]
+    return branch
 
 
 class Branch:
@@ -82,6 +111,8 @@ class Branch:
             # Python 3.12 warns of any fork of a process with threads; see the head of this file.
             warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
             self.pid = os.fork()
+        if self.pid:  # a copy that is forked next must not keep it open
+            os.close(self._writer)
         _lead(self.pid)  # both say so: neither knows who comes first
 
     def begin(self) -> None:
@@ -113,16 +144,12 @@ class Branch:
 
     def answer(self) -> Any:
         """In the original: wait for the answer, and return or raise it."""
-        os.close(self._writer)
         answer = b""
         try:
             with open(self._reader, "rb") as pipe:  # to no end: others may inherit it
                 answer = pipe.read(int.from_bytes(pipe.read(8), "little"))
         finally:  # interrupted, perhaps
-            for end in (os.killpg, os.kill):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    end(self.pid, signal.SIGKILL)
-            _, status = os.waitpid(self.pid, 0)
+            status = self._kill()
         try:
             error, value = pickle.loads(answer)
         except (EOFError, pickle.UnpicklingError):
@@ -139,6 +166,17 @@ class Branch:
         if error is None:
             return value
         raise _rebuilt(error)
+
+    def end(self) -> None:
+        """In the original: end the copy; nobody wants its answer."""
+        os.close(self._reader)
+        self._kill()
+
+    def _kill(self) -> int:
+        for end in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                end(self.pid, signal.SIGKILL)
+        return os.waitpid(self.pid, 0)[1]
 
 
 def _must_fork() -> None:

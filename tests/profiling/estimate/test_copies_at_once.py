@@ -1,0 +1,87 @@
+"""Several copies of the process at once: results in order, and nothing left when one fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from lowtide.profiling.estimate import fork_sandbox
+from lowtide.profiling.estimate.fork_sandbox import run_each_apart
+
+
+def children():
+    return {p.pid for p in psutil.Process().children()}
+
+
+@pytest.fixture(params=[1, 2, 8])
+def at_once(request, monkeypatch):
+    monkeypatch.setattr(fork_sandbox, "MOST_AT_ONCE", request.param)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+def test_results_come_in_order(at_once):
+    before = children()
+
+    def work(k):
+        time.sleep(0.02 * (k % 3))
+        return k, os.getpid(), bytes(200_000 * (k % 2))  # more than a pipe takes
+
+    found = run_each_apart(lambda k=k: work(k) for k in range(9))
+    assert [k for k, _, _ in found] == list(range(9))
+    assert len({pid for _, pid, _ in found} | {os.getpid()}) == 10
+    assert [len(rest) for _, _, rest in found] == [200_000 * (k % 2) for k in range(9)]
+    assert children() == before
+
+
+@pytest.mark.parametrize("bad", range(4))
+def test_an_error_ends_the_others(at_once, bad):
+    before = children()
+
+    def work(k):
+        if k == bad:
+            raise KeyError(k)
+        time.sleep(60 if k > bad else 0)
+        return k
+
+    began = time.monotonic()
+    with pytest.raises(KeyError, match=str(bad)):
+        run_each_apart(lambda k=k: work(k) for k in range(6))
+    assert time.monotonic() - began < 30
+    assert children() == before
+
+
+def test_one_that_is_killed_does_not_leave_the_others_waiting(at_once):
+    before = children()
+
+    def work(k):
+        if k == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="SIGKILL"):
+        run_each_apart(lambda k=k: work(k) for k in range(4))
+    assert time.monotonic() - began < 30
+    assert children() == before
+
+
+def test_an_interrupt_ends_all(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    before = children()
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_each_apart([lambda: time.sleep(60)] * 6)
+    assert children() == before
+
+
+def test_no_descriptor_is_left():
+    before = len(os.listdir("/proc/self/fd"))
+    run_each_apart([os.getpid] * 5)
+    with pytest.raises(ZeroDivisionError):
+        run_each_apart([lambda: 1 // 0] * 5)
+    assert len(os.listdir("/proc/self/fd")) == before
