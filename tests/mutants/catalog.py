@@ -1,4 +1,4 @@
-"""Forty mistakes that somebody could make, and the tests that are asked first about each.
+"""Mistakes that somebody could make, and the tests that are asked first about each.
 
 A mutant replaces one text, which stands exactly once in its file. ``run.py`` says which tier of
 tests kills it.
@@ -49,6 +49,8 @@ EVICTOR = "framework/autograd/remat/evictor.py"
 COSTS = "framework/autograd/remat/replay_costs.py"
 PAGES = ("tests/memory/test_pages.py",)
 BUDGET = ("tests/budget/test_evictor.py", "tests/budget/test_contexts.py")
+KEEP = ("tests/budget/test_keep.py",)
+RECORDED = ("tests/budget/test_recorded.py",)
 CPU = "framework/kernels/cpu/"
 
 MUTANTS = (
@@ -203,6 +205,44 @@ MUTANTS = (
     Mutant(
         "a cost does not follow what is gone above it", COSTS,
         "                        its.counted = True\n", "", BUDGET,
+    ),
+    Mutant(
+        "what a plan keeps is dropped like the rest", EVICTOR,
+        "            scores *= self._factor[:n]\n", "            pass\n", KEEP,
+    ),
+    Mutant(
+        "the second step of a plan counts on from the first", EVICTOR,
+        "            region.began = region.clock\n\n    def settle",
+        "            pass\n\n    def settle", KEEP,
+    ),
+    Mutant(
+        "the bound holds on to what a call reads that runs again",
+        "profiling/estimate/replay_bound.py",
+        "[(live[read], 1), (made, 1), (runs, -1)]", "[(live[read], 1), (runs, -1)]", KEEP,
+    ),
+    Mutant(
+        "the bound lets nothing else live", "profiling/estimate/replay_bound.py",
+        "    room = budget - instant.need\n", "    room = budget - 2 * instant.need\n", KEEP,
+    ),
+    Mutant(
+        "a drop is not recorded", EVICTOR,
+        "            publish_eviction(content.ledger, content.held.storage)\n",
+        "            pass\n", RECORDED,
+    ),
+    Mutant(
+        "replays are recorded for the wrong owner", "profiling/record/event_log.py",
+        "owner = 0 if block is None else block[2]", "owner = 0", RECORDED,
+    ),
+    Mutant(
+        "an advised budget is not entered", "profiling/estimate/changes.py",
+        "memory_budget(self.limit, self.device).__enter__()",
+        "memory_budget(self.limit, self.device)",
+        ("tests/profiling/estimate/test_advise_budget.py",),
+    ),
+    Mutant(
+        "copies that nobody waits for live on", "profiling/estimate/fork_sandbox.py",
+        "            running.popleft().end()\n", "            running.popleft()\n",
+        ("tests/profiling/estimate/test_copies_at_once.py",),
     ),
     Mutant(
         "a backward pass lets go of nothing", EVICTOR,
