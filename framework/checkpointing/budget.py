@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
@@ -22,7 +23,8 @@ from ..memory.sizes import as_bytes
 from ..modes import _Mode, local
 from ..tensor import Tensor
 from .budget_limits import ProcessLimit, TensorLimit
-from .stash import WriteCheckingRecorder
+from .packing import pack
+from .stash import Stash, WriteCheckingRecorder
 
 SETTLE_EVERY = 4096  # values, after which what nobody wants is let go of
 
@@ -136,6 +138,30 @@ def _graph_may_want_it() -> bool:
     return state.grad or state.phase == "forward"
 
 
+def _checked(stash: Any, lossy: Any) -> tuple[Stash, ...]:
+    # What an evictor may use; a stash that changes values is asked for by its own name.
+    found = [stash] if isinstance(stash, Stash) else list(stash)
+    for way in found:
+        if not isinstance(way, Stash):
+            raise TypeError(
+                "memory_budget: stash is a stash such as checkpointing.offload_to_disk(), or "
+                f"several; got {way!r}."
+            )
+        if isinstance(way, pack) and not way.lossless:
+            raise ValueError(
+                f"memory_budget: {way!r} changes values, and gradients with them. If that is "
+                f"wanted, pass it as lossy={way!r}."
+            )
+    if lossy is not None:
+        if not isinstance(lossy, pack) or lossy.lossless:
+            raise ValueError(
+                "memory_budget: lossy is a packing that changes values, such as checkpointing.pack("
+                f'"bfloat16"); got {lossy!r}.'
+            )
+        found.append(lossy)
+    return tuple(way.at_once() for way in found)
+
+
 class memory_budget(WholeContext, _Mode):
     """Keep the live bytes of a device within a budget: drop saved values, and make them again.
 
@@ -165,12 +191,20 @@ class memory_budget(WholeContext, _Mode):
             the cpu only). The interpreter and libraries are then measured again and
             again, and 4 MiB are kept free; what they take between two looks counts from the next
             one on.
+        stash: Other ways than recomputing to bring a value back: a stash, or several, such as
+            ``checkpointing.offload_to_disk(dir, limit="20GiB")``, ``checkpointing.offload()`` (from
+            a GPU to the host) or ``checkpointing.pack()``. A value that is dropped goes by the way
+            that takes least time; a stash without room is passed by.
+        lossy: A packing that changes values, such as ``checkpointing.pack("bfloat16")``: one more
+            way. Gradients are then not the same bits.
         rule: How values are compared (:class:`EvictionRule`).
 
     Attributes:
         evictions: Values dropped so far.
         evicted_bytes: Their bytes.
         replays: How often values were made again.
+        stashed: How many of the dropped values were stashed.
+        stashed_bytes: Their bytes.
         replay_seconds: The time that took; on a GPU, until the kernels were launched.
         where: What messages say began it; the user's line if None.
 
@@ -201,6 +235,8 @@ class memory_budget(WholeContext, _Mode):
         device: Any = None,
         *,
         of: str = "pages",
+        stash: Stash | Sequence[Stash] = (),
+        lossy: pack | None = None,
         rule: EvictionRule | None = None,
     ) -> None:
         if of not in ("pages", "tensors", "process"):
@@ -209,6 +245,7 @@ class memory_budget(WholeContext, _Mode):
         self.of = of
         self.device = None if device is None else as_device(device)
         self.rule = rule or EvictionRule()
+        self.stashes = _checked(stash, lossy)
         self.where: str | None = None
         self._open: dict[int, list[Any]] = {}  # what was entered, by thread
         self._regions: dict[int, BudgetRegion] = {}  # by thread
@@ -229,6 +266,16 @@ class memory_budget(WholeContext, _Mode):
         return self._sum("replays")  # type: ignore[no-any-return]
 
     @property
+    def stashed(self) -> int:
+        """How many of the dropped values were stashed."""
+        return sum(r.evictor.stashing.values for r in list(self._regions.values()))
+
+    @property
+    def stashed_bytes(self) -> int:
+        """Bytes of the values that were stashed."""
+        return sum(r.evictor.stashing.nbytes for r in list(self._regions.values()))
+
+    @property
     def replay_seconds(self) -> float:
         """Seconds in which values were made again."""
         return self._sum("replay_seconds")  # type: ignore[no-any-return]
@@ -238,6 +285,7 @@ class memory_budget(WholeContext, _Mode):
 
     def _again(self) -> Any:
         found = type(self)(self.limit, self.device, of=self.of, rule=self.rule)
+        found.stashes = self.stashes
         found.where = self.where
         found._regions = self._regions  # a function called again goes on with its budget
         return found
@@ -257,7 +305,7 @@ class memory_budget(WholeContext, _Mode):
         if recorder is None:
             region = self._regions.get(me)
             if region is None:
-                region = self._regions[me] = BudgetRegion(where, Evictor(self.rule))
+                region = self._regions[me] = BudgetRegion(where, Evictor(self.rule, self.stashes))
             recorder = self.recorder_class(region)
             region.evictor.open(recorder)
         elif isinstance(recorder, BudgetRecorder) and recorder.region is recorder.budget:

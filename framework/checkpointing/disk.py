@@ -22,6 +22,7 @@ import contextlib
 import errno
 import os
 import tempfile
+import time
 import warnings
 import weakref
 from typing import Any
@@ -38,6 +39,7 @@ from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage
 
 PREFIX = "lowtide-offload-"
 _PAGE = 4096
+_TRIAL = 1 << 24  # bytes that are written and read to measure a disk
 _NO_LIMIT = 1 << 62
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file allowed
 _HOST = _device("cpu")
@@ -51,6 +53,8 @@ class offload_to_disk(Stash):
         limit: Bytes, or text ("20GiB"), that the file may have; what does not fit stays in memory.
             None for no limit. Likewise once the disk is full, with a warning.
         min_bytes: Smaller values stay in memory.
+        speed: Bytes a second that the disk takes and gives, or text such as ``"1GiB"``. By it a
+            byte budget compares it with recomputing. It is measured, once, if None.
 
     Memory:
         None but the workspace of one value for a device that is not the CPU. The file goes when
@@ -69,9 +73,14 @@ class offload_to_disk(Stash):
     """
 
     def __init__(
-        self, dir: Any = None, limit: int | str | None = None, min_bytes: int | str = _PAGE
+        self,
+        dir: Any = None,
+        limit: int | str | None = None,
+        min_bytes: int | str = _PAGE,
+        speed: int | str | None = None,
     ) -> None:
         super().__init__(min_bytes)
+        self._speed = None if speed is None else float(as_bytes(speed, "offload_to_disk: speed"))
         self.dir = os.path.abspath(tempfile.gettempdir() if dir is None else os.fspath(dir))
         self.limit = (
             None if limit is None else as_bytes(limit, "offload_to_disk: limit", "no limit")
@@ -83,6 +92,13 @@ class offload_to_disk(Stash):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_file": None}
+
+    @property
+    def speed(self) -> float:  # type: ignore[override]
+        """Bytes a second that the disk takes and gives."""
+        if self._speed is None:
+            self._speed = _measured(self.dir)
+        return self._speed
 
     @property
     def used_bytes(self) -> int:
@@ -211,6 +227,19 @@ class SpillFile:
             if not found:
                 raise OSError(errno.EIO, f"a file of offloaded values in {self.folder} is cut off")
             done += found
+
+
+def _measured(folder: str) -> float:
+    # Of a file that is written to the disk, and read again, perhaps from the system's memory.
+    data = os.urandom(_TRIAL)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        began = time.perf_counter()
+        file.write(data)
+        file.flush()
+        os.fdatasync(file.fileno())
+        file.seek(0)
+        file.read()
+        return 2 * _TRIAL / (time.perf_counter() - began)
 
 
 def _download(out: Any, array: Any, be: Any) -> None:

@@ -95,6 +95,11 @@ class pack(Stash):
         extra = f", block={self.block}" if self.to is int8 else ""
         return f"pack({self.to.name!r}{extra})"
 
+    @property
+    def lossless(self) -> bool:
+        """Whether values come back as they were."""
+        return self.to is None
+
     def stash(self, tensor: Tensor) -> Stashed:
         """Compress the storage of ``tensor``."""
         storage, spec = tensor._storage, tensor._spec

@@ -56,6 +56,8 @@ class Stash(WholeContext):
         min_bytes: Storages smaller than this are kept as they are; bytes, or text: "1MiB".
     """
 
+    speed = 1e9  # bytes a second, out and back each: by it a budget compares it with recomputing
+
     def __init__(self, min_bytes: int | str = 0) -> None:
         self.min_bytes = as_bytes(min_bytes, f"{type(self).__name__}: min_bytes")
         self._open: dict[int, list[Any]] = {}  # regions that are entered, by thread
@@ -63,6 +65,10 @@ class Stash(WholeContext):
     def stash(self, tensor: Tensor) -> Stashed:
         """Keep the whole storage of ``tensor``, whose dtype says how to read the bytes."""
         raise NotImplementedError
+
+    def at_once(self) -> Stash:
+        """Return a stash like this whose values leave the device before the call returns."""
+        return self
 
     def __call__(self, what: Any) -> Any:
         """Stash a tensor; decide, as a policy, to stash a value; or decorate a function."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from threading import get_ident
 from typing import Any
@@ -13,10 +14,13 @@ from lowtide.framework.autograd.remat.replay_costs import EvictionRule
 
 
 class StormyEvictor(Evictor):
-    """Drops a random part of what can go whenever somebody allocates, and lets all pass."""
+    """Drops a random part of what can go whenever somebody allocates, and lets all pass.
 
-    def __init__(self, share: float, seed: int) -> None:
-        super().__init__(EvictionRule(smallest=0))
+    With stashes, half of what goes is stashed.
+    """
+
+    def __init__(self, share: float, seed: int, stashes: tuple[Any, ...] = ()) -> None:
+        super().__init__(EvictionRule(smallest=0), stashes)
         self.share = share
         self.random = random.Random(seed)
 
@@ -33,6 +37,8 @@ class StormyEvictor(Evictor):
                 if content is None or content.held is None:
                     continue
                 if self.random.random() < self.share and can_go(content):
+                    if self.stashing.stashes and self.random.random() < 0.5:
+                        self._stash(content, math.inf)
                     content.drop()
                     self.evictions += 1
         finally:
@@ -40,10 +46,12 @@ class StormyEvictor(Evictor):
         return True
 
 
-def storm(share: float = 0.3, seed: int = 0, device: str = "cpu") -> lt.memory_budget:
+def storm(
+    share: float = 0.3, seed: int = 0, device: str = "cpu", stashes: tuple[Any, ...] = ()
+) -> lt.memory_budget:
     """Return a budget of 0 bytes that drops values at random, and refuses nothing."""
     budget = lt.memory_budget(0, device)
-    region = BudgetRegion("a test", StormyEvictor(share, seed))
+    region = BudgetRegion("a test", StormyEvictor(share, seed, stashes))
     budget._regions[get_ident()] = region
     budget.region = region  # type: ignore[attr-defined]  # alive as long as the budget
     return budget

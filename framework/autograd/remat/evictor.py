@@ -35,6 +35,8 @@ from ...memory.pool import ALIGNMENT
 from ...modes import local
 from .evictable import EvictableVersion, parents
 from .replay_costs import EvictionRule, ReplayCosts, needed
+from .stashing import Stashing
+from .values import StashCall
 
 LAST = 1e9  # times the worth of a value that is to be dropped last
 READERS = 64  # of a version, dead ones included, before they are looked through
@@ -45,6 +47,7 @@ class Evictor:
 
     Args:
         rule: How they are compared.
+        stashes: Other ways than replay to bring a value back (``stashing.py``).
 
     Attributes:
         recorder: Of the region, while it is open.
@@ -57,8 +60,9 @@ class Evictor:
         replay_seconds: Time they took; of a GPU, to launch them.
     """
 
-    def __init__(self, rule: EvictionRule) -> None:
+    def __init__(self, rule: EvictionRule, stashes: tuple[Any, ...] = ()) -> None:
         self.rule = rule
+        self.stashing = Stashing(stashes, rule)
         self.thread = get_ident()
         self.recorder: Any = None
         self.regions: Any = weakref.WeakSet()
@@ -85,7 +89,7 @@ class Evictor:
 
     def make_room(self, ledger: Any, nbytes: int) -> bool:
         """Drop versions until so many more bytes fit; False if they never will."""
-        return self._alone(self._drop_until, ledger, lambda: ledger.live + nbytes <= ledger.limit)
+        return self._alone(self._make_room, ledger, nbytes)
 
     def make_less(self, ledger: Any, nbytes: int, smallest: int = 0) -> bool:
         """Drop versions of so many bytes, or what there is; False if nothing can go.
@@ -124,6 +128,27 @@ class Evictor:
         finally:
             self.busy = False
 
+    def _make_room(self, ledger: Any, nbytes: int) -> bool:
+        stashing = self.stashing
+        while ledger.live + nbytes > ledger.limit:
+            content = self._choose(ledger)
+            if content is None:
+                return False
+            self._evict(content)
+        if stashing.short:  # now there is room, and the next one leaves some
+            content = self._choose(ledger)
+            if content is not None:
+                self._evict(content)
+            stashing.short = False
+        return True
+
+    def _evict(self, content: Any) -> None:
+        # By the way that costs least.
+        if self.stashing.stashes:
+            above = self.costs.above(content) * self.rule.chain
+            self._stash(content, content.standing.cost + above)
+        self._drop(content)
+
     def _drop_until(self, ledger: Any, enough: Callable[[], bool], smallest: int = 0) -> bool:
         while not enough():
             content = self._choose(ledger, smallest)
@@ -131,6 +156,17 @@ class Evictor:
                 return False
             self._drop(content)
         return True
+
+    def _stash(self, content: Any, otherwise: float) -> None:
+        # Keep it in another form, if that costs less than to make it again.
+        if content.producer.__class__ is StashCall:
+            return
+        made_from = parents(content)
+        if self.stashing.keep(content, otherwise):
+            content.standing.cost = self.stashing.fetch_cost(content)
+            content.standing.above = 0.0
+            if self.released is not None:
+                self.released += [p for p in made_from if p.held is not None and not p.consumers]
 
     def _drop(self, content: Any) -> None:
         if content.ledger is not None and content.ledger.observers:
@@ -320,7 +356,10 @@ class Evictor:
                 continue
             standing = content.standing
             above = self.costs.above(content) * self.rule.chain if self.rule.chain else 0.0
-            self._worth[place] = (standing.cost + above) / max(content.nbytes, 1)
+            cost = standing.cost + above
+            if self.stashing.stashes and content.producer.__class__ is not StashCall:
+                cost = min(cost, self.stashing.cost(content))
+            self._worth[place] = cost / max(content.nbytes, 1)
         n = len(self._places)
         latest, region = self._latest[:n], self.region()
         if region is None:

@@ -1,0 +1,117 @@
+"""Other ways than replay to bring an evicted value back: packed, in host memory, on disk.
+
+A *stash* (``checkpointing/stash.py``) keeps the bytes of a storage in another form. Where it takes
+less time to put a value there and to fetch it than to compute it again, the evictor stashes it
+before it drops it: the stash takes the place of the value's producer, and nothing that the value
+was made from is needed for it any more.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ...devices import backend
+from ...dtypes import uint8
+from ...errors import OutOfMemoryError
+from ...spec import Spec
+from ...tensor import wrap
+from .evictable import EvictableVersion, parents
+from .values import OpCall, StashCall
+
+if TYPE_CHECKING:
+    from .replay_costs import EvictionRule
+
+MEMORY_SPEED = 1e10  # bytes a second, where a rule counts operations and bytes, and no seconds
+OVERHEAD = 5e-5  # seconds for a value, whatever its size
+
+
+class Stashing:
+    """The stashes that an evictor may use, and what they cost.
+
+    Args:
+        stashes: Each has ``speed`` (bytes a second, out and back each), ``min_bytes``, and is
+            called with a tensor.
+        rule: Says what a second is worth.
+
+    Attributes:
+        short: A packed form was refused: there was no room for it while the value was still there.
+        values: How many values were stashed.
+        nbytes: Their bytes.
+    """
+
+    def __init__(self, stashes: tuple[Any, ...], rule: EvictionRule) -> None:
+        self.stashes = stashes
+        self.per_second = rule.rate if rule.seconds is not None else 0.0
+        self.per_second = self.per_second or rule.bytes_weight * MEMORY_SPEED
+        self.values = self.nbytes = 0
+        self.short = False
+
+    def cost(self, content: EvictableVersion) -> float:
+        """Return the cost of stashing a version and fetching it; infinity if no stash takes it."""
+        costs = [self._cost(stash, content.nbytes) for stash in self.stashes]
+        return min(costs, default=math.inf)
+
+    def fetch_cost(self, content: EvictableVersion) -> float:
+        """Return the cost of fetching a version that is stashed."""
+        speed = getattr(content.producer.stashed, "speed", 0.0) or MEMORY_SPEED
+        return self.per_second * (OVERHEAD + content.nbytes / speed)
+
+    def _cost(self, stash: Any, nbytes: int) -> float:
+        if nbytes < stash.min_bytes:
+            return math.inf
+        return self.per_second * 2 * (OVERHEAD + nbytes / float(stash.speed))
+
+    def keep(self, content: EvictableVersion, otherwise: float) -> bool:
+        """Stash a version that is held, by the first way that costs less than ``otherwise``.
+
+        Returns:
+            True if it is stashed; False if no stash is cheaper, or none has room.
+        """
+        ways = sorted(self.stashes, key=lambda stash: self._cost(stash, content.nbytes))
+        for stash in ways:
+            if self._cost(stash, content.nbytes) >= otherwise:
+                break
+            if self._keep(stash, content):
+                return True
+        return False
+
+    def _keep(self, stash: Any, content: EvictableVersion) -> bool:
+        storage: Any = content.held.storage
+        spec = _spec_of(content)
+        tensor = wrap(backend(spec.device).window(storage, spec, None), spec, storage)
+        try:
+            stashed = stash(tensor)
+        except OutOfMemoryError:  # there is no room for a packed form beside it
+            self.short = True
+            return False
+        if getattr(stashed, "storage", None) is storage:  # no room, or nothing gained
+            return False
+        call = StashCall(stashed, content.producer)
+        call.site = content.producer.site
+        _forget_reader(content)
+        content.producer, content.index = call, 0
+        self.values += 1
+        self.nbytes += content.nbytes
+        return True
+
+
+def _forget_reader(content: EvictableVersion) -> None:
+    # What it was made from is not needed for it any more.
+    for parent in parents(content):
+        standing = parent.standing
+        if standing is not None:
+            standing.readers = [r for r in standing.readers if r() is not content]
+
+
+def _spec_of(content: EvictableVersion) -> Spec:
+    # Of all of its storage, in one dimension; as bytes if the dtype is not known.
+    storage: Any = content.held.storage
+    call, device = content.producer, storage.ledger.device
+    dtype = call.plan.results[content.index].dtype if isinstance(call, OpCall) else uint8
+    if storage.nbytes % dtype.itemsize:
+        dtype = uint8
+    return Spec((storage.nbytes // dtype.itemsize,), dtype, device)
+
+
+__all__ = ["Stashing"]
