@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from lowtide.framework.checkpointing.budget import memory_budget
+from lowtide.framework.checkpointing.disk import offload_to_disk
 from lowtide.framework.memory.sizes import as_bytes
 
 BUDGET = "bytes that may live at once, such as 2GiB: saved values are dropped and made again"
@@ -29,13 +30,19 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         help="what the budget counts: tensors and the pages behind them (the default), tensors "
         "alone, or all that the process has",
     )
+    parser.add_argument(
+        "--budget-disk",
+        metavar="DIR",
+        help="a folder for values that take less time to write and read than to make again",
+    )
 
 
 def chosen_budget(options: argparse.Namespace, device: Any = None) -> memory_budget | None:
     """Return the budget that those options ask for; None if they ask for none."""
     if options.memory_budget is None:
         return None
-    budget = memory_budget(options.memory_budget, device, of=options.budget_of)
+    stash = () if options.budget_disk is None else offload_to_disk(options.budget_disk)
+    budget = memory_budget(options.memory_budget, device, of=options.budget_of, stash=stash)
     budget.where = "the option --memory-budget"
     return budget
 

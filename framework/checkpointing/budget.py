@@ -138,18 +138,24 @@ def _graph_may_want_it() -> bool:
     return state.grad or state.phase == "forward"
 
 
-def _checked(stash: Any, lossy: Any) -> tuple[Stash, ...]:
-    # What an evictor may use; a stash that changes values is asked for by its own name.
+def other_ways(stash: Any, lossy: Any, who: str) -> tuple[Stash, ...]:
+    """Check and return the stashes that an evictor may use.
+
+    Args:
+        stash: A stash, or several, that change nothing.
+        lossy: A packing that changes values, or None.
+        who: For messages.
+    """
     found = [stash] if isinstance(stash, Stash) else list(stash)
     for way in found:
         if not isinstance(way, Stash):
             raise TypeError(
-                "memory_budget: stash is a stash such as checkpointing.offload_to_disk(), or "
+                f"{who}: stash is a stash such as checkpointing.offload_to_disk(), or "
                 f"several; got {way!r}."
             )
         if isinstance(way, pack) and not way.lossless:
             raise ValueError(
-                f"memory_budget: {way!r} changes values, and gradients with them. If that is "
+                f"{who}: {way!r} changes values, and gradients with them. If that is "
                 f"wanted, pass it as lossy={way!r}."
             )
     if lossy is not None:
@@ -245,7 +251,7 @@ class memory_budget(WholeContext, _Mode):
         self.of = of
         self.device = None if device is None else as_device(device)
         self.rule = rule or EvictionRule()
-        self.stashes = _checked(stash, lossy)
+        self.stashes = other_ways(stash, lossy, "memory_budget")
         self.where: str | None = None
         self._open: dict[int, list[Any]] = {}  # what was entered, by thread
         self._regions: dict[int, BudgetRegion] = {}  # by thread
@@ -298,6 +304,8 @@ class memory_budget(WholeContext, _Mode):
                 f'memory_budget: of="process" counts the pages of this process, which those of '
                 f'{be.device} are not; on it only "pages" and "tensors" are there.'
             )
+        for way in self.stashes:
+            float(way.speed)  # measured here, and not where something is to be dropped
         ledger = be.ledger
         recorder = state.recorder
         where = self.where or user_line() or "an unknown line"
@@ -349,4 +357,4 @@ class memory_budget(WholeContext, _Mode):
             recorder.contents.clear()
 
 
-__all__ = ["EvictionRule", "memory_budget"]
+__all__ = ["EvictionRule", "memory_budget", "other_ways"]

@@ -163,11 +163,7 @@ class SpillFile:
             sweep(folder)
             self.fd, name = _open(folder)
         except OSError as error:
-            raise OSError(  # of the same kind: the number says which
-                error.errno,
-                f"offload_to_disk cannot make a file in dir={folder!r}: {error.strerror}. Pass a "
-                "folder of a disk with room, in which this process may write",
-            ) from error
+            raise _cannot(folder, error) from error
         self.owner = os.getpid()
         self.pool = Pool(_NO_LIMIT if limit is None else limit)
         self.folder = folder
@@ -232,14 +228,26 @@ class SpillFile:
 def _measured(folder: str) -> float:
     # Of a file that is written to the disk, and read again, perhaps from the system's memory.
     data = os.urandom(_TRIAL)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        began = time.perf_counter()
-        file.write(data)
-        file.flush()
-        os.fdatasync(file.fileno())
-        file.seek(0)
-        file.read()
-        return 2 * _TRIAL / (time.perf_counter() - began)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            began = time.perf_counter()
+            file.write(data)
+            file.flush()
+            os.fdatasync(file.fileno())
+            file.seek(0)
+            file.read()
+            return 2 * _TRIAL / (time.perf_counter() - began)
+    except OSError as error:
+        raise _cannot(folder, error) from error
+
+
+def _cannot(folder: str, error: OSError) -> OSError:
+    return OSError(  # of the same kind: the number says which
+        error.errno,
+        f"offload_to_disk cannot make a file in dir={folder!r}: {error.strerror}. Pass a folder "
+        "of a disk with room, in which this process may write",
+    )
 
 
 def _download(out: Any, array: Any, be: Any) -> None:

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from ...framework.autograd.remat.replay_costs import EvictionRule
+from ...framework.checkpointing.budget import other_ways
+from ...framework.checkpointing.packing import pack
+from ...framework.checkpointing.stash import Stash
 from ...framework.device import device as as_device
 from ...framework.device import get_default_device
 from ...framework.errors import InfeasibleBudget
@@ -51,6 +54,8 @@ def fit(
     budget: int | str,
     device: Any = None,
     of: str = "pages",
+    stash: Stash | Sequence[Stash] = (),
+    lossy: pack | None = None,
     tries: int = 12,
     **kwargs: Any,
 ) -> Plan:
@@ -67,6 +72,9 @@ def fit(
         budget: Bytes of all living tensors of the device; or text such as ``"2GiB"``.
         device: The default device if None.
         of: What the bytes are of, ``"pages"`` or ``"tensors"``: as of ``memory_budget``.
+        stash: Other ways than recomputing, as of ``memory_budget``. With any, the plan has no
+            ``bound``, and values to keep are not searched for.
+        lossy: A packing that changes values, likewise.
         tries: After how many runs in a row that bring nothing the search for values to keep ends.
             With 0 there is none: the plan is found sooner, and may take more time.
         **kwargs: Arguments of the step by name.
@@ -100,17 +108,23 @@ def fit(
             "process will take."
         )
 
-    def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
-        return run_apart(lambda: imagine_step(step, args, kwargs, where, limit, rule, watch, of=of))
+    stashes = other_ways(stash, lossy, "fit")
+    for each in stashes:
+        float(each.speed)  # is measured here, and not in each copy
 
-    def imagine_each(ways: list[tuple[int, EvictionRule]]) -> list[Imagined]:
-        return run_each_apart(
-            partial(imagine_step, step, args, kwargs, where, limit, rule, "", of=of)
-            for limit, rule in ways
+    def imagined(limit: int | None, rule: EvictionRule, watch: str = "") -> Callable[[], Imagined]:
+        return partial(
+            imagine_step, step, args, kwargs, where, limit, rule, watch, of=of, stashes=stashes
         )
 
+    def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
+        return run_apart(imagined(limit, rule, watch))
+
+    def imagine_each(ways: list[tuple[int, EvictionRule]]) -> list[Imagined]:
+        return run_each_apart(imagined(limit, rule) for limit, rule in ways)
+
     plain, rule = _plain(imagine)
-    key = str(where), of, plain.start, plain.peak, plain.flops
+    key = str(where), of, repr(stashes), plain.start, plain.peak, plain.flops
     earlier = [entry for entry in _plans_of(step) if entry[0] == key]
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
     if earlier:
@@ -126,8 +140,8 @@ def fit(
             ways.run([(limit, other) for other in others])
     if not ways.found:
         raise _infeasible(imagine, plain, limit, where)
-    bound = 0
-    if ways.best(most).cost[2]:  # something is dropped
+    bound: int | None = None if stashes else 0
+    if bound is not None and ways.best(most).cost[2]:  # something is dropped
         program = imagine(None, rule, "program").program
         assert program is not None
         bound = least_replayed(program, limit)
@@ -138,7 +152,9 @@ def fit(
     # To note lines takes time, too, and so do others beside it.
     found = replace(found, python=imagine(way.limit, way.rule).python)
     _remember(step, (key, way.rule, way.limit, pace))
-    return Plan(way.limit, where, way.rule, plain, found, imagine, way.cost, of, bound=bound)
+    plan = Plan(way.limit, where, way.rule, plain, found, imagine, way.cost, of, bound=bound)
+    plan.stashes = stashes
+    return plan
 
 
 class _Way(NamedTuple):

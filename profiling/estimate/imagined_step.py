@@ -49,6 +49,7 @@ class Imagined:
         calls: Kernel calls of the last step, by name and layout; None if a kernel ran elsewhere.
         weights: Their work.
         python: Seconds between kernels.
+        stashing: Seconds in which values are stashed and fetched, by the speeds of the stashes.
         given: Bytes of pages that the pool gives back in it.
         measured: Times of kernels that were measured for it.
         tide: Live bytes over time, if they were asked for.
@@ -69,6 +70,7 @@ class Imagined:
     calls: Any = None
     weights: Any = None
     python: float = 0.0
+    stashing: float = 0.0
     given: int = 0
     measured: Any = None
     tide: Any = None
@@ -84,7 +86,7 @@ class Imagined:
         """
         if self.calls is None:
             return None
-        python = self.python if python is None else python
+        python = (self.python if python is None else python) + self.stashing
         found, share = seconds_of(self.calls, self.weights, python, self.given, known)
         return found if share >= ENOUGH else None
 
@@ -111,6 +113,7 @@ def imagine_step(
     watch: str,
     most: int = MOST_STEPS,
     of: str = "pages",
+    stashes: tuple[Any, ...] = (),
 ) -> Imagined:
     """Run a step in imagination; in a forked copy of the process, which is of no other use then.
 
@@ -126,6 +129,7 @@ def imagine_step(
             time; ``"program"``, its values and what reads them.
         most: Steps, until one leaves what it found.
         of: What the budget's bytes are of.
+        stashes: Other ways than replay that the evictor has.
     """
     executor = fake_kernels.begin()
     for be in live_backends():
@@ -137,7 +141,7 @@ def imagine_step(
     ledger, pool = here.ledger, here.pool
     ledger.reset_peak()
     start = before = ledger.live
-    evictor = _evictor(watch, rule)
+    evictor = _evictor(watch, rule, stashes)
     dropped: dict[Any, list[int]] = {}
     if watch == "dropped":
         listen(True)
@@ -174,6 +178,7 @@ def imagine_step(
                 evictor.forget()
             tide.append(Moment(0.0, ledger.live, False))
             past = evictor.evictions, evictor.replays, region.clock, getattr(pool, "given", 0)
+            stashed = evictor.stashing.seconds
             began = perf_counter()
             with context:
                 if limit is None:
@@ -205,6 +210,7 @@ def imagine_step(
         calls=dict(calls.counts) if timed else None,
         weights=dict(calls.weights) if timed else None,
         python=python,
+        stashing=evictor.stashing.seconds - stashed,
         given=getattr(pool, "given", 0) - past[3],
         tide=tide if watch == "tide" else None,
         falls=falls,
@@ -215,10 +221,10 @@ def imagine_step(
     )
 
 
-def _evictor(watch: str, rule: EvictionRule) -> Evictor:
+def _evictor(watch: str, rule: EvictionRule, stashes: tuple[Any, ...]) -> Evictor:
     if watch == "program":
         return ProgramWatch(rule)
-    return _Needs(rule) if watch == "need" else Evictor(rule)
+    return _Needs(rule) if watch == "need" else Evictor(rule, stashes)
 
 
 def _note(dropped: dict[Any, list[int]], content: Any) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any
 
 from ...framework.autograd.remat.replay_costs import EvictionRule
-from ...framework.checkpointing.budget import memory_budget
+from ...framework.checkpointing.budget import memory_budget, other_ways
+from ...framework.checkpointing.packing import pack
+from ...framework.checkpointing.stash import Stash
 from ...framework.kernels.runtime import kernel_seconds
 from ...framework.memory.ledger import format_bytes
 from ...framework.serialization.atomic_files import replacing
@@ -131,6 +133,7 @@ class Plan(memory_budget):
 
     def _again(self) -> Any:
         found = memory_budget(self.limit, self.device, of=self.of, rule=self.rule)
+        found.stashes = self.stashes
         found._regions = self._regions
         return found
 
@@ -165,7 +168,10 @@ class Plan(memory_budget):
         plot(self.tide(), str(self).splitlines()[0], path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a JSON file, from which :meth:`load` makes it again."""
+        """Write the plan to a JSON file, from which :meth:`load` makes it again.
+
+        Its stashes are not in the file: pass them to ``load``.
+        """
         rule = {f.name: getattr(self.rule, f.name) for f in fields(self.rule)}
         rule["keep"] = sorted(self.rule.keep)
         rule["seconds"] = None if self.rule.seconds is None else self.rule.seconds.threads
@@ -182,8 +188,18 @@ class Plan(memory_budget):
             file.write(json.dumps(kept, indent=1).encode())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Plan:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        stash: Stash | Sequence[Stash] = (),
+        lossy: pack | None = None,
+    ) -> Plan:
         """Read a plan that :meth:`save` wrote.
+
+        Args:
+            path: The file.
+            stash: The stashes that the plan was made with, as of :func:`lowtide.fit`.
+            lossy: The packing that changes values, likewise.
 
         It runs a step as before; what only the step itself can tell (``floor``, ``tide``) is not
         in it. On another machine kernels take other times, so other values may be dropped; the
@@ -211,6 +227,7 @@ class Plan(memory_budget):
             raise ValueError(
                 f"Plan.load: {os.fspath(path)} is not a plan of fit: {error}."
             ) from None
+        plan.stashes = other_ways(stash, lossy, "Plan.load")
         plan._plain, plan._imagine, plan._floor = None, _not_there, None
         return plan
 

@@ -57,6 +57,19 @@ def test_a_pytorch_script_in_a_budget(tmp_path):
     assert int(found[2]) > 10
 
 
+def test_a_disk_for_what_is_dropped(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    code, plain, _ = lowtide(tmp_path, "run-as-torch", "train.py")
+    words = ("--memory-budget", "3MiB", "--budget-disk", tmp_path / "disk", "train.py")
+    code, out, err = lowtide(tmp_path, "run-as-torch", *words)
+    assert (code, out) == (0, plain)
+    assert "values dropped" in err
+    assert os.listdir(tmp_path / "disk") == []  # the file has no name
+    code, _, err = lowtide(tmp_path, "run-as-torch", *words[:3], "/dev/null/no", "train.py")
+    assert code
+    assert "/dev/null/no" in err
+
+
 def test_the_budget_of_the_process(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("run-as-torch", "--budget-of", "process", "--memory-budget")

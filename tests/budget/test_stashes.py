@@ -247,3 +247,32 @@ def test_booleans_are_packed_where_they_are_dear():
     with lt.memory_budget(limit, stash=packing) as budget:
         assert run() == expected
     assert budget.evictions >= budget.stashed
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("share", [0.4, 0.5, 0.6, 0.8])
+def test_a_plan_with_a_disk_is_what_happens(share, tmp_path):
+    step, state = make()
+    step()
+    start = LEDGER.live
+    LEDGER.reset_peak()
+    step()
+    limit = start + int((LEDGER.peak - start) * share)
+    disk = offload_to_disk(tmp_path, min_bytes=1, speed=FAST)
+    without, plan = lt.fit(step, budget=limit, tries=0), lt.fit(step, budget=limit, stash=disk)
+    assert plan.bound is None
+    assert plan.added <= without.added
+    assert "no way adds less" not in str(plan)
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    for way in (plan, lt.profiling.Plan.load(path, stash=disk)):
+        LEDGER.reset_peak()
+        with way:
+            step()
+        assert LEDGER.peak == plan.peak <= limit
+        assert way.stashed > 0
+        assert disk.used_bytes == 0
+    found = state()
+    assert found == plainly(steps=2)
+    with pytest.raises(ValueError, match="fit: pack"):
+        lt.fit(step, budget=limit, stash=pack("int8"))

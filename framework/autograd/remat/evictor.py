@@ -162,8 +162,9 @@ class Evictor:
         if content.producer.__class__ is StashCall:
             return
         made_from = parents(content)
-        if self.stashing.keep(content, otherwise):
-            content.standing.cost = self.stashing.fetch_cost(content)
+        fetch = self.stashing.keep(content, otherwise)
+        if fetch is not None:
+            content.standing.cost = fetch
             content.standing.above = 0.0
             if self.released is not None:
                 self.released += [p for p in made_from if p.held is not None and not p.consumers]
@@ -405,6 +406,8 @@ class Evictor:
     def replayed(self, content: Any, storage: Any, nanoseconds: int) -> None:
         """Note that a value was made again, with all that was gone and it is made from."""
         self.replay_seconds += nanoseconds / 1e9
+        if content.producer.__class__ is StashCall:
+            self.stashing.fetched(content)
         if content.ledger is not None and content.ledger.observers:
             publish_replay(content.ledger, storage, nanoseconds)
 

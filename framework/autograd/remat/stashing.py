@@ -22,7 +22,7 @@ from .values import OpCall, StashCall
 if TYPE_CHECKING:
     from .replay_costs import EvictionRule
 
-MEMORY_SPEED = 1e10  # bytes a second, where a rule counts operations and bytes, and no seconds
+OPERATIONS = 5e10  # in a second, where a rule does not know it
 OVERHEAD = 5e-5  # seconds for a value, whatever its size
 
 
@@ -36,15 +36,17 @@ class Stashing:
 
     Attributes:
         short: A packed form was refused: there was no room for it while the value was still there.
+        seconds: What it takes by their speeds to stash values and to fetch what backward asked for.
         values: How many values were stashed.
         nbytes: Their bytes.
     """
 
     def __init__(self, stashes: tuple[Any, ...], rule: EvictionRule) -> None:
         self.stashes = stashes
-        self.per_second = rule.rate if rule.seconds is not None else 0.0
-        self.per_second = self.per_second or rule.bytes_weight * MEMORY_SPEED
+        timed = rule.seconds is not None and rule.rate > 0
+        self.per_second = rule.rate if timed else OPERATIONS
         self.values = self.nbytes = 0
+        self.seconds = 0.0
         self.short = False
 
     def cost(self, content: EvictableVersion) -> float:
@@ -52,29 +54,31 @@ class Stashing:
         costs = [self._cost(stash, content.nbytes) for stash in self.stashes]
         return min(costs, default=math.inf)
 
-    def fetch_cost(self, content: EvictableVersion) -> float:
-        """Return the cost of fetching a version that is stashed."""
-        speed = getattr(content.producer.stashed, "speed", 0.0) or MEMORY_SPEED
-        return self.per_second * (OVERHEAD + content.nbytes / speed)
+    def fetched(self, content: EvictableVersion) -> None:
+        """Note that backward asked for a version that is stashed."""
+        standing = content.standing
+        self.seconds += 0.0 if standing is None else standing.cost / self.per_second
 
     def _cost(self, stash: Any, nbytes: int) -> float:
         if nbytes < stash.min_bytes:
             return math.inf
         return self.per_second * 2 * (OVERHEAD + nbytes / float(stash.speed))
 
-    def keep(self, content: EvictableVersion, otherwise: float) -> bool:
+    def keep(self, content: EvictableVersion, otherwise: float) -> float | None:
         """Stash a version that is held, by the first way that costs less than ``otherwise``.
 
         Returns:
-            True if it is stashed; False if no stash is cheaper, or none has room.
+            The cost of fetching it; None if no stash is cheaper, or none has room.
         """
         ways = sorted(self.stashes, key=lambda stash: self._cost(stash, content.nbytes))
         for stash in ways:
             if self._cost(stash, content.nbytes) >= otherwise:
                 break
             if self._keep(stash, content):
-                return True
-        return False
+                fetch = self._cost(stash, content.nbytes) / 2
+                self.seconds += fetch / self.per_second
+                return fetch
+        return None
 
     def _keep(self, stash: Any, content: EvictableVersion) -> bool:
         storage: Any = content.held.storage
