@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 import gc
+import math
 
 import pytest
 
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.checkpointing import offload, offload_to_disk, pack
+from lowtide.framework.autograd.remat.evictor import Evictor
+from lowtide.framework.autograd.remat.replay_costs import EvictionRule
+from lowtide.framework.checkpointing.disk import SpillFile
 from lowtide.framework.devices import backend
 from lowtide.framework.memory.events import observe
 from tests.budget.kinds import KINDS
 from tests.budget.storm import storm
+from tests.budget.test_evictor import budget_of
 from tests.checkpointing import test_random_programs as programs
 from tests.checkpointing.twice import bits, copying, live, outcome, plain
 
@@ -276,3 +281,49 @@ def test_a_plan_with_a_disk_is_what_happens(share, tmp_path):
     assert found == plainly(steps=2)
     with pytest.raises(ValueError, match="fit: pack"):
         lt.fit(step, budget=limit, stash=pack("int8"))
+
+
+def test_nothing_that_a_stashed_value_was_made_from_is_kept_for_its_sake(tmp_path):
+    w, v, x = lt.randn(64, 64, requires_grad=True), lt.ones(64, 64, requires_grad=True), lt.ones(64)
+    for stashes in ((), everything(tmp_path)):
+        evictor = Evictor(EvictionRule(smallest=0), stashes)
+        with budget_of(evictor, "1GiB"):
+            a = x * w
+            b = a + 1
+            c, d = b * b, a * v
+            of_a, of_b = d.grad_fn.handles[1].content, c.grad_fn.handles[0].content
+            evictor.make_room(LEDGER, 0)  # from now on it looks
+            del a, b
+            if stashes:
+                evictor._stash(of_b, math.inf)
+            of_b.drop()
+            del d  # the last handle of `a`
+            evictor.let_go()
+            assert (of_a.held is None) is bool(stashes)
+            c.sum().backward()
+            expected, w.grad = bits([w.grad]), None
+            del c
+            assert of_b.held is None
+            assert expected == bits([2 * (x * w + 1) * x])
+            del of_a, of_b
+
+
+def test_what_was_stashed_once_is_not_written_again(tmp_path, monkeypatch):
+    disk = offload_to_disk(tmp_path, min_bytes=1, speed=FAST)
+    wrote = []
+    put = SpillFile.put
+    monkeypatch.setattr(SpillFile, "put", lambda *a: wrote.append(1) or put(*a))
+    x = lt.randn(64, 64, requires_grad=True)
+    evictor = Evictor(EvictionRule(smallest=0), (disk,))
+    with budget_of(evictor, "1GiB"):
+        y = x.exp().square()
+        content = y.grad_fn.handles[0].content
+        evictor.make_room(LEDGER, 0)
+        for _ in range(3):
+            evictor._stash(content, math.inf)
+            evictor._drop(content)
+            assert content.held is None
+            y.sum().backward(retain_graph=True)
+            assert content.held is not None
+        assert evictor.evictions == 3
+    assert len(wrote) == 1

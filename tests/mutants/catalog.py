@@ -50,6 +50,7 @@ COSTS = "framework/autograd/remat/replay_costs.py"
 PAGES = ("tests/memory/test_pages.py",)
 BUDGET = ("tests/budget/test_evictor.py", "tests/budget/test_contexts.py")
 KEEP = ("tests/budget/test_keep.py",)
+STASHES = ("tests/budget/test_stashes.py",)
 RECORDED = ("tests/budget/test_recorded.py",)
 CPU = "framework/kernels/cpu/"
 
@@ -223,6 +224,18 @@ MUTANTS = (
     Mutant(
         "the bound lets nothing else live", "profiling/estimate/replay_bound.py",
         "    room = budget - instant.need\n", "    room = budget - 2 * instant.need\n", KEEP,
+    ),
+    Mutant(
+        "what a stashed value was made from is kept", "framework/autograd/remat/stashing.py",
+        "        _forget_reader(content)\n", "", STASHES,
+    ),
+    Mutant(
+        "what is stashed is written each time", EVICTOR,
+        "        if content.producer.__class__ is StashCall:\n            return\n", "", STASHES,
+    ),
+    Mutant(
+        "lossy packing passes for a stash", "framework/checkpointing/budget.py",
+        "        if isinstance(way, pack) and not way.lossless:\n", "        if False:\n", STASHES,
     ),
     Mutant(
         "a drop is not recorded", EVICTOR,
