@@ -309,6 +309,7 @@ def test_a_plan_states_what_no_way_can_save(count):
             assert f"(no way adds less than {plan.bound:.1%})" in str(plan)
 
 
+@pytest.mark.deep
 def test_the_search_brings_down_what_rules_leave(tmp_path):
     """Skips make it matter which values are kept; the found plan runs as it was predicted."""
     lt.manual_seed(4)

@@ -74,6 +74,7 @@ def test_where_the_limit_is_too_low_the_least_budget_is_told():
         step(x, y)
 
 
+@pytest.mark.deep
 def test_an_optimizer_in_backward_lowers_what_a_budget_can_reach():
     step, x, y = world(blocks=8, width=160, rows=256)
     alone = advise(step, x, y, limit=lt.memory_allocated() + 1000)
