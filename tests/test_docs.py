@@ -1,14 +1,20 @@
 """The documentation: its code runs, its quotes are the source's, its links lead somewhere."""
 
 import ast
+import contextlib
+import importlib
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+
+import lowtide as lt
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -109,3 +115,37 @@ def test_a_page_quotes_the_source_as_it_stands(page, quote):
     file, text = quote
     assert text
     assert text in (ROOT / file).read_text()
+
+
+SPOKEN = re.compile(r"(?<![\w./'\"-])(lt|lowtide|nn|optim|ck)((?:\.[A-Za-z_]\w*)+)")
+CALLED = {"lt": lt, "lowtide": lt, "nn": lt.nn, "optim": lt.optim, "ck": lt.checkpointing}
+OPTIONAL = {"lowtide.nn.einops": "einops"}  # names that need another package
+
+
+def spoken(page: Path) -> set[str]:
+    """Names of ours in the code of a page: ``lt.randn``, ``ck.offload``."""
+    code = re.findall(r"```.*?```|`[^`\n]+`", page.read_text(), re.DOTALL)
+    return {found.group() for text in code for found in SPOKEN.finditer(text)}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_names_in_code_exist(page):
+    missing = []
+    for name in sorted(spoken(page)):
+        if name in OPTIONAL and importlib.util.find_spec(OPTIONAL[name]) is None:
+            continue
+        root, *parts = name.split(".")
+        value = CALLED[root]
+        for part in parts:
+            if not hasattr(value, part) and isinstance(value, types.ModuleType):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(f"{value.__name__}.{part}")
+            if not hasattr(value, part):
+                missing.append(name)
+                break
+            value = getattr(value, part)
+    assert missing == []

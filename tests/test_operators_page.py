@@ -1,5 +1,7 @@
 """docs/operators.md says what the declarations say."""
 
+from operator import attrgetter
+
 import lowtide as lt
 from lowtide.framework.codegen import operators_page
 from lowtide.framework.ops.registry import FUNCTIONS, OPS
@@ -15,6 +17,19 @@ def test_every_function_and_op_has_a_row():
     shown = {name for group in operators_page.entries().values() for name, _ in group}
     twins = {n for n in FUNCTIONS if n.endswith("_") and n[:-1] in FUNCTIONS}
     assert (set(FUNCTIONS) | set(OPS)) - shown - twins == set()
+
+
+def test_names_with_a_prefix_are_there():
+    shown = {name for group in operators_page.entries().values() for name, _ in group}
+    dotted = [name for name in shown if "." in name]
+    assert len(dotted) > 80
+    missing = []
+    for name in dotted:
+        try:
+            attrgetter(name)(lt)
+        except AttributeError:
+            missing.append(name)
+    assert missing == []
 
 
 def test_a_row_names_what_is_kept_and_for_what():

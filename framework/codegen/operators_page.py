@@ -7,6 +7,7 @@ below: differences from PyTorch, and PyTorch's names that are not here.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 import types
@@ -21,6 +22,7 @@ from ..tensor import Tensor
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 PACKAGE = ops.__name__
+FACES = ("nn.functional", "linalg", "fft", "special", "signal.windows")  # beside the package
 OUTSIDE = _draws.__package__  # the one other folder that declares ops
 
 # Where a function differs from PyTorch's of the same name, on purpose.
@@ -223,7 +225,7 @@ def methods(name: str, function: Any) -> str:
     op = getattr(function, "op", None)
     if op is not None and op.inplace and not op.inplace.startswith("_"):
         twin = op.inplace
-    if twin in Tensor.__dict__ and not name.startswith("_"):
+    if twin in Tensor.__dict__ and not name.startswith("_") and "windows" not in _home(function):
         found.append(twin)
     return ", ".join(f"`.{n}`" for n in dict.fromkeys(found))
 
@@ -231,6 +233,21 @@ def methods(name: str, function: Any) -> str:
 def _home(function: Any) -> str:
     op = getattr(function, "op", None)
     return str(op.plain.__module__ if op is not None else function.__module__)
+
+
+def _public(name: str, function: Any) -> str:
+    # Where users find it: a public module, or a method; else the function that it is a part of.
+    modules = {
+        home: importlib.import_module(f"{PACKAGE.partition('.')[0]}.{home}") for home in FACES
+    }
+    for home, module in modules.items():
+        if getattr(module, name, None) is function:
+            return f"{home}.{name}"
+    for method, value in Tensor.__dict__.items():
+        if value is function or getattr(value, "fget", None) is function:
+            return f"Tensor.{method}"
+    found = [home for home, module in modules.items() if hasattr(module, name)]
+    return f"{found[0]}.{name}" if found else f"_{name}"
 
 
 def entries() -> dict[str, list[tuple[str, Any]]]:
@@ -249,8 +266,7 @@ def entries() -> dict[str, list[tuple[str, Any]]]:
                 continue
             here = (value.__module__, value.__name__) == (module, name)
             if here and hasattr(value, "samples"):  # what @function declares
-                home = "Tensor" if name in Tensor.__dict__ else "nn.functional"
-                found.setdefault(module, {})[f"{home}.{name}"] = value
+                found.setdefault(module, {})[_public(name, value)] = value
     return {
         module: sorted(group.items(), key=lambda e: (e[0].startswith("_"), e[0]))
         for module, group in sorted(found.items())
@@ -279,7 +295,8 @@ INTRODUCTION = """\
 Generated from the declarations by `python -m lowtide.framework.codegen.operators_page`; do not
 edit.
 
-Names without a prefix are in `lowtide`; ops that are not are part of a function of `nn.functional`.
+Names without a prefix are in `lowtide`, others where their prefix says. Ops that are in neither are
+part of a function of `nn.functional`.
 Names that begin with an underscore are internal: the ops that functions are made of.
 
 What an op keeps for backward is what its gradient rules name, and only for the inputs that need a
