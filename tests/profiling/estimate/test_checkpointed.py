@@ -155,11 +155,12 @@ def test_compare_takes_policies():
 
 
 @pytest.mark.deep
-def test_advise_proposes_it_first():
+def test_advise_proposes_it_after_a_budget():
     _, step = training()
     peak = estimate(step).peak_bytes
     found = advise(step, limit=peak - 100_000)
-    best = found.proposals[0]
+    budget, best, *_ = found.proposals
+    assert (budget.kind, budget.fits, budget.lost) == ("budget", True, [])
     assert (best.kind, best.change, best.fits, best.lost) == (
         "checkpoint", "checkpoint of each of blocks", True, [],
     )  # fmt: skip

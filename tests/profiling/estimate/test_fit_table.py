@@ -28,7 +28,7 @@ def batch(n: int) -> Any:
 def table(**options: Any) -> Any:
     return fit_table(
         {"net": net, "normalized": normalized},
-        ["160KiB", "400KB", 20_000],
+        options.pop("limits", ["160KiB", "400KB", 20_000]),
         batch=batch,
         loss=F.cross_entropy,
         optimizer=optim.AdamW,
@@ -57,7 +57,7 @@ def fits(make: Any, n: int, limit: int, steps: int) -> bool:
 def test_the_batch_fits_and_one_more_does_not() -> None:
     gc.collect()
     held = lt.memory_allocated()
-    found = table()
+    found = table(limits=[held + 160 * 1024, held + 400_000, 20_000])
     assert lt.memory_allocated() == held
     makers = {"net": net, "normalized": normalized}
     for row in found.rows:

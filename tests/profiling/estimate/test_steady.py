@@ -6,6 +6,7 @@ with a change whose printed code is executed, trains ten steps under it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 from typing import Any
@@ -145,8 +146,10 @@ def check(seed: int) -> int:
         gc.collect()
         made = world(seed)
         assert lt.memory_allocated() == held
+        code, budget, _ = code.partition("with lowtide.memory_budget(")
         exec(code, made)
-        peak = trains(made, limit)
+        with lt.memory_budget(limit) if budget else contextlib.nullcontext():
+            peak = trains(made, limit)
         assert peak <= limit, way.change
     del made
     return len(chosen) + found.fits
