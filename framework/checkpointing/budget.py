@@ -218,6 +218,7 @@ class memory_budget(WholeContext, _Mode):
         MemoryLimitError: (by an op inside) Everything that can be dropped is, and the op would
             still pass the budget. The op has done nothing.
         RuntimeError: It is entered inside a checkpointed region.
+        ValueError: It is entered inside another budget that has not its stashes.
 
     Memory:
         What a kernel reads of tensors from outside the budget is kept as long as what it made may
@@ -317,6 +318,13 @@ class memory_budget(WholeContext, _Mode):
             recorder = self.recorder_class(region)
             region.evictor.open(recorder)
         elif isinstance(recorder, BudgetRecorder) and recorder.region is recorder.budget:
+            around = recorder.evictor.stashing.stashes
+            if not set(self.stashes) <= set(around):
+                raise ValueError(
+                    f"memory_budget: entered at {where} inside the budget begun at "
+                    f"{recorder.region.where}, which drops values for both and has not the stashes "
+                    "that this one names. Pass them to the outer budget."
+                )
             self._regions[me] = recorder.budget  # joins the budget around
             before = None  # type: ignore[assignment]
         else:

@@ -81,6 +81,7 @@ class offload(Stash):
             raise ValueError(f"offload: ahead is a number of values, at least 0; got {ahead!r}.")
         self.pin_memory = pin_memory
         self.ahead = ahead
+        self._at_once: offload | None = None
 
     def __repr__(self) -> str:
         return f"offload(pin_memory={self.pin_memory}, ahead={self.ahead})"
@@ -89,7 +90,11 @@ class offload(Stash):
 
     def at_once(self) -> Stash:
         """Return a stash like this that keeps nothing on the device until more is sent."""
-        return offload(self.pin_memory, 0, self.min_bytes)
+        if self.ahead == 0:
+            return self
+        if self._at_once is None:
+            self._at_once = offload(self.pin_memory, 0, self.min_bytes)
+        return self._at_once
 
     def stash(self, tensor: Tensor) -> Stashed:
         """Offload the storage of ``tensor``."""

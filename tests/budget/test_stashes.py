@@ -327,3 +327,18 @@ def test_what_was_stashed_once_is_not_written_again(tmp_path, monkeypatch):
             assert content.held is not None
         assert evictor.evictions == 3
     assert len(wrote) == 1
+
+
+def test_a_budget_inside_another_has_no_stashes_of_its_own(tmp_path):
+    disk = offload_to_disk(tmp_path, speed=FAST)
+    step, state = make()
+    with lt.memory_budget("1GiB"):
+        with pytest.raises(ValueError, match="Pass them to the outer budget"):
+            lt.memory_budget("1GiB", stash=disk).__enter__()
+        step()
+    both = [disk, offload()]
+    with lt.memory_budget("1GiB", stash=both), lt.memory_budget("1GiB", stash=both):
+        step()
+    with lt.memory_budget("1GiB", stash=disk), lt.memory_budget("1GiB"):
+        step()
+    assert state() == plainly(steps=1)
