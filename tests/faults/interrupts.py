@@ -118,16 +118,25 @@ class Interrupting:
 class interrupted(Interrupting):
     """Interrupts the block at a place, waits until that has been raised, and goes on behind it."""
 
+    def wait(self) -> None:
+        """Stop tracing, and wait inside the block for an interrupt that a hook of a fork deferred.
+
+        Another thread raises such an interrupt at any later instant. One that comes while the block
+        is left could pass ``__exit__`` by, so a block that forks ends with this call.
+        """
+        sys.settrace(None)
+        for _ in range(1000 if self.where else 0):
+            time.sleep(0.002)
+
     def __exit__(self, kind: Any = None, *exc: object) -> bool:
-        super().__exit__()
-        if kind is None:
-            self.outcome = "not reached" if self.where is None else "lost"
-            try:
-                for _ in range(1000 if self.where else 0):  # one in a finalizer is raised soon
-                    time.sleep(0.002)
-            except KeyboardInterrupt:
-                self.outcome = "interrupted"
-        elif kind is KeyboardInterrupt:
+        try:
+            super().__exit__()
+            if kind is None:
+                self.outcome = "not reached" if self.where is None else "lost"
+                self.wait()  # one in a finalizer is raised soon
+        except KeyboardInterrupt:
+            kind = KeyboardInterrupt
+        if kind is KeyboardInterrupt:
             self.outcome = "interrupted"
         return kind is KeyboardInterrupt
 

@@ -71,6 +71,7 @@ def test_ctrl_c_around_a_fork_leaves_no_lock_held() -> None:
     for place in range(1, counted.places + 1):
         with interrupted(place) as tracer:
             _fork()
+            tracer.wait()
         outcomes.add((tracer.outcome, tracer.where and tracer.where.partition(":")[0]))
         assert tracer.outcome == "interrupted", (place, tracer.where)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
