@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import random
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -200,9 +199,7 @@ def drawn_program(draw):
 
 @pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.deep)])
 def test_the_bound_is_that_of_all_choices(count):
-    seed = time.time_ns() % 10**6
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = random.Random(7)
     above_zero = 0
     for _ in range(count):
         program = drawn_program(draw)
@@ -232,9 +229,7 @@ def ways_of(imagine, plain, limit, draw, count):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_way_is_below_the_bound(kind):
-    seed = time.time_ns() % 10**6
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = random.Random(7)
     lt.manual_seed(3)
     run = KINDS[kind]()
     outcome(run)
@@ -245,14 +240,12 @@ def test_no_way_is_below_the_bound(kind):
         limit = between(plain, draw.uniform(0.1, 1))
         added = list(ways_of(imagine, plain, limit, draw, 4))
         if added:
-            assert least_replayed(program, limit) <= min(added), (limit, seed)
+            assert least_replayed(program, limit) <= min(added), limit
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.deep)])
 def test_no_way_is_below_the_bound_in_random_trees(count):
-    seed = time.time_ns() % 10**6
-    print("seed", seed)
-    draw = random.Random(seed)
+    draw = random.Random(7)
     trees = Trees(draw)
     proved = 0
     for _ in range(count):
@@ -264,7 +257,7 @@ def test_no_way_is_below_the_bound_in_random_trees(count):
             limit = between(plain, draw.uniform(0.1, 0.7))
             bound = least_replayed(program, limit)
             for added in ways_of(imagine, plain, limit, draw, 6):
-                assert bound <= added, (limit, seed)
+                assert bound <= added, limit
             proved += bound > 0
     assert proved
 
