@@ -19,12 +19,7 @@ LEDGER = backend(lt.device("cpu")).ledger
 KIB = 2**10
 
 
-@pytest.fixture(autouse=True)
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 @pytest.fixture

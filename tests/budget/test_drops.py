@@ -5,8 +5,6 @@ Programs, layers and ops are those of the tests of checkpointing.
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -22,14 +20,6 @@ from tests.checkpointing import test_random_programs as programs
 from tests.checkpointing.twice import copying, live, outcome, plain
 
 COUNT = 60  # programs a test
-
-
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def stormy(step, budgets, seed, device="cpu"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from threading import get_ident
 
@@ -19,14 +18,6 @@ from tests.budget.test_programs import Trees
 from tests.checkpointing.twice import live
 
 LEDGER = backend(lt.device("cpu")).ledger
-
-
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 class Counting(Evictor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import re
 
@@ -18,12 +17,7 @@ from tests.checkpointing.twice import bits, live
 LEDGER = backend(lt.device("cpu")).ledger
 
 
-@pytest.fixture(autouse=True)
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def chain(depth=8, width=64, rows=256):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import random
 from dataclasses import replace
@@ -31,12 +30,7 @@ CPU = lt.device("cpu")
 LEDGER = backend(CPU).ledger
 
 
-@pytest.fixture(autouse=True)
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def imagining(step):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from typing import Any
 
@@ -20,12 +19,7 @@ LEDGER = backend(lt.device("cpu")).ledger
 KEEP_ALL = ("held_values",)  # the program itself holds what backward wants
 
 
-@pytest.fixture(autouse=True)
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def outcome(run: Any) -> Any:

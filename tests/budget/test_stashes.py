@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import math
 
 import pytest
@@ -28,12 +27,7 @@ FAST, SLOW = "1TiB", "1KiB"  # a second
 COUNT = 60  # programs a test
 
 
-@pytest.fixture(autouse=True)
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def everything(folder):
