@@ -135,7 +135,7 @@ class interrupted(Interrupting):
                 self.outcome = "not reached" if self.where is None else "lost"
                 self.wait()  # one in a finalizer is raised soon
         except KeyboardInterrupt:
-            kind = KeyboardInterrupt
+            kind = kind or KeyboardInterrupt  # an error of the block is not hidden
         if kind is KeyboardInterrupt:
             self.outcome = "interrupted"
         return kind is KeyboardInterrupt
