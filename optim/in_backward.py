@@ -23,7 +23,7 @@ from ..framework.modes import local
 from .optimizer import Optimizer
 
 
-def fuse_into_backward(optimizer: Optimizer) -> FusedStep:
+def fuse_into_backward(optimizer: Optimizer, *, once: bool = False) -> FusedStep:
     """Update each parameter during ``backward()``, as soon as its gradient is complete.
 
     The gradient is freed right after, so at most one parameter's gradient is there at any moment,
@@ -47,6 +47,8 @@ def fuse_into_backward(optimizer: Optimizer) -> FusedStep:
     Args:
         optimizer: With an ``update`` for one parameter and the step of :class:`Optimizer`: all but
             LBFGS.
+        once: Raise a RuntimeError in a backward pass that would update a parameter a second time
+            before ``optimizer.step()`` is called, as with accumulated gradients.
 
     Returns:
         The handle: ``handle.remove()``, or the end of ``with handle:``, undoes it. Keep it or the
@@ -85,7 +87,7 @@ def fuse_into_backward(optimizer: Optimizer) -> FusedStep:
             f"fuse_into_backward: this {kind.__name__} is fused already. Call remove() on the "
             "handle that the first call returned."
         )
-    hook = _Hook(optimizer)
+    hook = _Hook(optimizer, once)
     for group in optimizer.param_groups:
         hook.check(group)
     for group in optimizer.param_groups:
@@ -130,14 +132,17 @@ class _Hook:
         updates: True: says to others that whoever has this hook keeps no gradient.
         places: By a parameter's id its group, and how often it is listed there. The optimizer
             owns this dict: groups lead to parameters.
+        updated: Ids of the parameters updated since the last ``step()``; None if they may be
+            updated more than once.
     """
 
     updates = True
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, once: bool) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._kind = type(optimizer).__name__
         self._reported = False
+        self.updated: set[int] | None = set() if once else None
         optimizer._places = {}
 
     @property
@@ -180,6 +185,11 @@ class _Hook:
         for key in [k for k, hook in hooks.items() if hook is self]:
             del hooks[key]
 
+    def stepped(self) -> None:
+        """Note that ``step()`` was called: from now on parameters may be updated again."""
+        if self.updated is not None:
+            self.updated.clear()
+
     def __call__(self, p: Any) -> None:
         """Update one parameter by its gradient, and free the gradient."""
         optimizer = self._optimizer()
@@ -203,6 +213,14 @@ class _Hook:
                 "other: the update would overwrite what the graph of the gradient holds. Call "
                 "remove() on the handle of fuse_into_backward, or use autograd.grad."
             )
+        if self.updated is not None:
+            if id(p) in self.updated:
+                raise RuntimeError(
+                    f"This {self._kind} updates parameters in backward, and a second backward pass "
+                    "came before its step(): gradients cannot be accumulated that way. Call step() "
+                    "after each backward pass, or leave the optimizer out of in_backward."
+                )
+            self.updated.add(id(p))
         p._grad = None
         state = local.state
         phase, grad = state.phase, state.grad

@@ -269,6 +269,8 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        if self._in_backward is not None:
+            self._in_backward.stepped()
         state = local.state
         before, state.grad = state.grad, False
         try:

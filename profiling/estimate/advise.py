@@ -19,7 +19,8 @@ from ...framework.memory.sizes import as_bytes
 from . import paste
 from .batch_search import larger_batches, smaller_batch
 from .batches import Resized, batch_of
-from .changes import Budgeted, Change, Checkpointed, FusedOptimizer, Narrow, NoGrad
+from .budget_advice import planner_of, within_budget
+from .changes import Change, Checkpointed, FusedOptimizer, Narrow, NoGrad
 from .estimate import Estimate, check_callable
 from .fork_sandbox import run_apart
 from .proposals import Advice, Proposal, listed
@@ -29,7 +30,6 @@ from .what_if import with_changes
 
 MOST_PARTS = 8  # of a model that are tried, those with most bytes
 MOST_ROWS = 4  # of modules alike, inside of parts
-HALVINGS = 5  # of the interval in which the least byte budget lies
 ORDER = ("budget", "checkpoint")  # kinds of what fits and loses nothing, the first ones
 
 
@@ -45,11 +45,12 @@ def advise(
 ) -> Advice:
     """Predict whether ``step(*args, **kwargs)`` fits, and which change would make it fit.
 
-    Nothing is computed, and nothing of the program changes; see :func:`estimate`. If the step does
-    not fit, these are tried, one at a time:
+    The step is not computed, and nothing of the program changes; see :func:`estimate`. If the step
+    does not fit, these are tried, one at a time:
 
-    - a byte budget of the limit (``memory_budget``); if the step does not run within it, the least
-      one found that does, and the budget together with an optimizer in backward and bfloat16;
+    - a byte budget of the limit: ``memory_budget``, or a plan of :func:`lowtide.fit` if that
+      computes less; if the step does not run within it, the budget together with an optimizer in
+      backward or with bfloat16, or the least budget found that does;
     - activation checkpointing of each top-level part of the models that the step reaches (of a
       list of modules: of each item), of all of these together, and of each module of a stack of
       several alike further inside;
@@ -65,8 +66,9 @@ def advise(
 
     The first step and those after it are judged, by the larger of their peaks.
 
-    It costs an estimate for each: up to 46 for a model. Call it outside the ``except`` block that
-    caught a ``MemoryLimitError``: the error's traceback keeps the failed step's tensors.
+    It costs an estimate for each: up to 46 for a model, and some 20 to plan, which also times
+    kernels that this machine has not timed yet. Call it outside the ``except`` block that caught a
+    ``MemoryLimitError``: the error's traceback keeps the failed step's tensors.
 
     Args:
         step: As for :func:`estimate`.
@@ -116,6 +118,8 @@ def advise(
         limit=allowed,
         before=before,
         reached=reached,
+        plan=planner_of(step, args, kwargs),
+        call=paste.call(step, args, kwargs),
     )
     return answer(question, larger)
 
@@ -130,7 +134,7 @@ def answer(question: Question, larger: bool) -> Advice:
             if tried is not smaller_batch or not fits:
                 found += tried(question)
         found += _together(question, found)
-        found += _within_budget(question, found)
+        found += within_budget(question, found)
         found.sort(key=lambda p: (not p.fits, len(p.lost), _rank(p.kind), p.peak_bytes))
     if larger:
         more = larger_batches(question, found)
@@ -303,45 +307,6 @@ def _together(question: Question, found: list[Proposal]) -> Iterator[Proposal]:
             together = question.attempt("several", words, changes, code=code)
             if together is not None and together.peak_bytes < min(p.peak_bytes for p in chosen):
                 yield together
-
-
-def _within_budget(question: Question, found: list[Proposal]) -> Iterator[Proposal]:
-    # A byte budget of the limit; if that is too little, with other changes, and a larger one.
-    if not question.reached or question.peak <= question.limit:
-        return
-    alone = _budget(question, question.limit)
-    if alone is None or alone.fits:
-        if alone is not None:
-            yield alone
-        return
-    for kind in ("optimizer", "dtype"):
-        best = [p for p in found if p.kind == kind and not p.lost]
-        if best:
-            both = _budget(question, question.limit, min(best, key=lambda p: p.peak_bytes))
-            if both is not None and both.fits:
-                yield both
-                return
-    low, high, least = question.limit, question.peak, None
-    for _ in range(HALVINGS):
-        middle = (low + high) // 2
-        tried = _budget(question, middle)
-        if tried is not None and tried.peak_bytes <= middle:
-            high, least = tried.peak_bytes, tried
-        else:
-            low = middle
-    if least is not None:
-        yield least
-
-
-def _budget(question: Question, limit: int, other: Proposal | None = None) -> Proposal | None:
-    # The step within a byte budget. Estimates refuse nothing: its peak says whether it runs.
-    change = Budgeted(limit, question.device)
-    words, code = change.words, paste.budget(limit, question.device)
-    changes: list[Change] = [change]
-    if other is not None:
-        words, code = f"{words} + {other.change}", f"{other.code}\n{code}"
-        changes = [*question.made[other.change], change]
-    return question.attempt("budget", words, changes, code=code)
 
 
 def _rank(kind: str) -> int:

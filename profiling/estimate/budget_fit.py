@@ -33,6 +33,7 @@ from ...framework.memory.sizes import as_bytes
 from .estimate import check_callable
 from .fork_sandbox import run_apart, run_each_apart
 from .imagined_step import Imagined, imagine_step
+from .in_backward import as_optimizers
 from .keep_sets import flipped, keep_sets
 from .plan import Plan, least, rules_for
 from .replay_bound import least_replayed
@@ -40,6 +41,7 @@ from .step_program import StepProgram
 
 ALIKE = 1.02  # times with a smaller ratio count as equal
 ENOUGH = 0.005  # operations above the proved bound, as a share, at which the search ends
+WORTH = 0.01  # of what cannot be dropped: what takes less is not worth a proposal
 FLIPS = 4  # sets of values that are imagined at a time
 CLOSE = 1.01  # times the operations of the best way: the next linear program has more room
 
@@ -56,6 +58,7 @@ def fit(
     of: str = "pages",
     stash: Stash | Sequence[Stash] = (),
     lossy: pack | None = None,
+    in_backward: Any = (),
     tries: int = 12,
     **kwargs: Any,
 ) -> Plan:
@@ -75,6 +78,11 @@ def fit(
         stash: Other ways than recomputing, as of ``memory_budget``. With any, the plan has no
             ``bound``, and values to keep are not searched for.
         lossy: A packing that changes values, likewise.
+        in_backward: An optimizer, or several, that may update each parameter as soon as backward
+            has its gradient (``optim.fuse_into_backward``), so that gradients take no room. Where
+            the step does not fit as it is, the plan does so. Parameters and states are the same
+            bits, but ``p.grad`` is None after backward: what reads it, as clipping by the norm of
+            all gradients does, is not allowed, and each backward pass has a ``step()`` of its own.
         tries: After how many runs in a row that bring nothing the search for values to keep ends.
             With 0 there is none: the plan is found sooner, and may take more time.
         **kwargs: Arguments of the step by name.
@@ -85,6 +93,7 @@ def fit(
     Raises:
         InfeasibleBudget: No way was found. It has the least budget that was found to do, one that
             no way can do with, and what cannot be dropped.
+        RuntimeError: Gradients are accumulated, or clipped together, with ``in_backward``.
         NotImplementedError: An op's result has a shape that depends on values that are unknown;
             or the system cannot fork.
 
@@ -112,19 +121,28 @@ def fit(
     for each in stashes:
         float(each.speed)  # is measured here, and not in each copy
 
+    optimizers = as_optimizers(in_backward, "fit")
+    fused: tuple[Any, ...] = ()  # those that step in backward
+
     def imagined(limit: int | None, rule: EvictionRule, watch: str = "") -> Callable[[], Imagined]:
-        return partial(
-            imagine_step, step, args, kwargs, where, limit, rule, watch, of=of, stashes=stashes
-        )
+        run = partial(imagine_step, step, args, kwargs, where, limit, rule, watch)
+        return partial(run, of=of, stashes=stashes, in_backward=fused)
 
     def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
         return run_apart(imagined(limit, rule, watch))
+
+    def imagine_plain(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
+        run = partial(imagine_step, step, args, kwargs, where, limit, rule, watch)
+        return run_apart(partial(run, of=of, stashes=stashes))
 
     def imagine_each(ways: list[tuple[int, EvictionRule]]) -> list[Imagined]:
         return run_each_apart(imagined(limit, rule) for limit, rule in ways)
 
     plain, rule = _plain(imagine)
-    key = str(where), of, repr(stashes), plain.start, plain.peak, plain.flops
+    if optimizers and plain.peak > limit:
+        fused = optimizers
+        plain, rule = _with_fused(imagine, plain)
+    key = str(where), of, repr(stashes), len(fused), plain.start, plain.peak, plain.flops
     earlier = [entry for entry in _plans_of(step) if entry[0] == key]
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
     if earlier:
@@ -139,7 +157,7 @@ def fit(
         if found is None or found.evictions:  # there is something to choose
             ways.run([(limit, other) for other in others])
     if not ways.found:
-        raise _infeasible(imagine, plain, limit, where)
+        raise _infeasible(imagine, plain, limit, where, fused=fused)
     bound: int | None = None if stashes else 0
     if bound is not None and ways.best(most).cost[2]:  # something is dropped
         program = imagine(None, rule, "program").program
@@ -152,7 +170,19 @@ def fit(
     # To note lines takes time, too, and so do others beside it.
     found = replace(found, python=imagine(way.limit, way.rule).python)
     _remember(step, (key, way.rule, way.limit, pace))
-    plan = Plan(way.limit, where, way.rule, plain, found, imagine, way.cost, of, bound=bound)
+    plan = Plan(
+        way.limit,
+        where,
+        way.rule,
+        plain,
+        found,
+        imagine,
+        way.cost,
+        of,
+        bound=bound,
+        in_backward=fused,
+        imagine_plain=imagine_plain,
+    )
     plan.stashes = stashes
     return plan
 
@@ -253,6 +283,20 @@ def _plain(imagine: Callable[..., Imagined]) -> tuple[Imagined, EvictionRule]:
     return plain, replace(rule, seconds=known, rate=work / took.typical)
 
 
+def _with_fused(imagine: Callable[..., Imagined], plain: Imagined) -> tuple[Imagined, EvictionRule]:
+    # The same with optimizers in backward: less is needed, and the plain peak is that of the step
+    # as it is.
+    try:
+        found, rule = _plain(imagine)
+    except Exception as error:  # whatever the step raises that way
+        error.add_note(
+            "fit ran the step with in_backward: optimizers that step in backward, after which "
+            "p.grad is None."
+        )
+        raise
+    return replace(found, peak=plain.peak), rule
+
+
 def fit_program(program: Callable[[], Any], budget: int, device: Any = None) -> Plan:
     """Find out how a program runs to its end within a budget, as ``--memory-budget`` runs it.
 
@@ -284,16 +328,17 @@ def _infeasible(
     limit: int,
     device: Any,
     rules: list[EvictionRule] | None = None,
+    fused: tuple[Any, ...] = (),
 ) -> InfeasibleBudget:
     floor = least(imagine, plain, plain.peak, rules)
     roles = {name: n for name, n in zip(ROLES, plain.roles, strict=True) if n}
     ways = ["a smaller batch lowers what grows with it"]
-    if roles.get("gradient"):
+    if roles.get("gradient", 0) > WORTH * plain.need and not fused:
         ways.append(
             f"gradients take {format_bytes(roles['gradient'])}: an optimizer in backward "
-            "(docs/optimizer_memory.md) keeps none"
+            "(fit(..., in_backward=optimizer), docs/optimizer_memory.md) keeps none"
         )
-    if roles.get("optimizer"):
+    if roles.get("optimizer", 0) > WORTH * plain.need:
         ways.append(
             f"the optimizer's state takes {format_bytes(roles['optimizer'])}: 8-bit states take a "
             "quarter"

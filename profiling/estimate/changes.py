@@ -7,16 +7,16 @@ Each is made by the means a user would have: ``forward`` of a module is wrapped,
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from ...framework.attribution import scopes
-from ...framework.checkpointing.budget import memory_budget
+from ...framework.checkpointing.budget import EvictionRule, memory_budget
 from ...framework.checkpointing.regions import checkpointing
 from ...framework.memory.ledger import format_bytes
 from ...framework.modes import no_grad as no_grad_mode
 from ...framework.tensor import Tensor
+from .in_backward import fuse
 from .targets import matches
 
 
@@ -180,13 +180,13 @@ class FusedOptimizer(Change):
     met = True
 
     def __init__(self, name: str, optimizer: Any) -> None:
-        self.optimizer, self.words = optimizer, f"{name} steps in backward"
+        self.name, self.optimizer = name, optimizer
+        self.words = f"{name} steps in backward"
         self.handle: Any = None
 
     def make(self) -> None:
         """Apply the change."""
-        # An optimizer is there, so its package is; this one does not import it.
-        self.handle = sys.modules["lowtide.optim"].fuse_into_backward(self.optimizer)
+        self.handle = fuse(self.optimizer, once=True)
 
 
 class Budgeted(Change):
@@ -194,13 +194,13 @@ class Budgeted(Change):
 
     met = True
 
-    def __init__(self, limit: int, device: str) -> None:
-        self.limit, self.device = limit, device
+    def __init__(self, limit: int, device: str, rule: EvictionRule | None = None) -> None:
+        self.limit, self.device, self.rule = limit, device, rule
         self.words = f"a byte budget of {format_bytes(limit)}"
 
     def make(self) -> None:
         """Enter the budget; it ends with the copy."""
-        memory_budget(self.limit, self.device).__enter__()
+        memory_budget(self.limit, self.device, rule=self.rule).__enter__()
 
 
 def mapped(tree: Any, f: Callable[[Any], Any]) -> Any:

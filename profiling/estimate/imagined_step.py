@@ -22,6 +22,7 @@ from ...framework.memory.ledger import NO_LIMIT, ROLES, SAVED
 from ...framework.modes import local
 from ..report.plan_picture import Moment
 from . import fake_kernels
+from .in_backward import fuse
 from .kernel_timing import KernelCalls, Seconds, seconds_of
 from .steady import end_workers
 from .step_program import ProgramWatch, StepProgram, watched_budget
@@ -114,6 +115,7 @@ def imagine_step(
     most: int = MOST_STEPS,
     of: str = "pages",
     stashes: tuple[Any, ...] = (),
+    in_backward: tuple[Any, ...] = (),
 ) -> Imagined:
     """Run a step in imagination; in a forked copy of the process, which is of no other use then.
 
@@ -130,6 +132,7 @@ def imagine_step(
         most: Steps, until one leaves what it found.
         of: What the budget's bytes are of.
         stashes: Other ways than replay that the evictor has.
+        in_backward: Optimizers that step in backward.
     """
     executor = fake_kernels.begin()
     for be in live_backends():
@@ -137,6 +140,9 @@ def imagine_step(
         be.ledger.close_budgets()
     state = local.state  # as if no budget and no region were around
     state.recorder, state.saver, state.notes_results = None, None, state.inference
+    for optimizer in in_backward:
+        if optimizer._in_backward is None:
+            fuse(optimizer, once=True)
     here = backend(device)
     ledger, pool = here.ledger, here.pool
     ledger.reset_peak()
@@ -245,6 +251,11 @@ class _Needs(Evictor):
         self.where = ""
         self.roles = [0] * len(ROLES)
 
+    def open(self, recorder: Any) -> None:
+        """Begin a step, in which nothing is ever gone."""
+        super().open(recorder)
+        self.released = None
+
     def make_room(self, ledger: Any, nbytes: int) -> bool:
         """Look, and let the allocation pass."""
         asked = ledger.live + nbytes
@@ -254,7 +265,7 @@ class _Needs(Evictor):
         try:
             if not self.active:
                 self._begin()
-                self.released = None  # nothing is ever gone
+            self.released = None  # nothing is ever gone: what nobody wants need not wait
             if self.looks < MOST_LOOKS:
                 self._look(ledger, nbytes)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -72,9 +73,42 @@ def narrower(roots: Models, modules: list[Any]) -> str:
 
 def budget(limit: int, device: str) -> str:
     """Return the code of a byte budget around the training loop."""
-    size = f'"{limit >> 20}MiB"' if limit and limit % (1 << 20) == 0 else f"{limit}"
     where = "" if device == "cpu" else f", {device!r}"
-    return f"with lowtide.memory_budget({size}{where}):  # around the training loop\n    ..."
+    return (
+        f"with lowtide.memory_budget({_size(limit)}{where}):  # around the training loop\n    ..."
+    )
+
+
+def planned_budget(call: str, limit: int, device: str, in_backward: list[str]) -> str:
+    """Return the code of a plan: of a step, within a limit, with optimizers in backward."""
+    where = "" if device == "cpu" else f", device={device!r}"
+    if in_backward:
+        names = ", ".join(in_backward)
+        where += f", in_backward={names if len(in_backward) == 1 else f'[{names}]'}"
+    return (
+        f"plan = lowtide.fit({call}, budget={_size(limit)}{where})\n"
+        "with plan:  # around the training loop\n    ..."
+    )
+
+
+def call(step: Any, args: Any, kwargs: Any) -> str:
+    """Return the arguments of ``fit`` that make it call a step: ``step, x, y=y``.
+
+    Arguments are named as the step's own parameters: the caller's names are not known.
+    """
+    name = getattr(step, "__name__", "step")
+    name = name if name.isidentifier() else "step"  # a lambda
+    try:
+        known = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):  # a callable without a signature
+        known = {}.values()
+    given = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = given[: len(args)] if len(given) >= len(args) else ["..."]
+    return ", ".join([name, *positional, *(f"{key}={key}" for key in kwargs)])
+
+
+def _size(limit: int) -> str:
+    return f'"{limit >> 20}MiB"' if limit and limit % (1 << 20) == 0 else f"{limit}"
 
 
 def batch(named: Iterable[str], size: int, n: int, drawn: bool) -> str:

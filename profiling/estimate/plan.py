@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from ...framework.autograd.remat.replay_costs import EvictionRule
-from ...framework.checkpointing.budget import memory_budget, other_ways
+from ...framework.checkpointing.budget import other_ways
 from ...framework.checkpointing.packing import pack
 from ...framework.checkpointing.stash import Stash
 from ...framework.kernels.runtime import kernel_seconds
@@ -19,6 +19,7 @@ from ...framework.serialization.atomic_files import replacing
 from ..analysis.summary import seconds as format_seconds
 from ..report.plan_picture import Tide, plot
 from .imagined_step import Imagined
+from .in_backward import FusedBudget, as_optimizers
 
 HALVINGS = 10  # of the interval in which the least budget lies
 FORMAT = 1  # of plans in files
@@ -53,7 +54,7 @@ class Decision:
         return f"{self.op} ({owner}{self.line}): {times}, {format_bytes(self.nbytes)}"
 
 
-class Plan(memory_budget):
+class Plan(FusedBudget):
     """How a step runs within a budget: a context to run it in, and what was predicted.
 
     ``with plan:`` and ``@plan`` are those of :class:`lowtide.memory_budget`.
@@ -77,6 +78,8 @@ class Plan(memory_budget):
         decisions: What is dropped, the most bytes first (:class:`Decision`).
         cost: By what plans are compared: seconds (0 if not known), operations, values dropped.
         unit: What the seconds and the operations are of: "a step", or "a run" of a program.
+        optimizers: Names of the classes of ``in_backward``.
+        in_backward: The optimizers that step in backward inside the plan.
     """
 
     def __init__(
@@ -91,8 +94,11 @@ class Plan(memory_budget):
         of: str = "pages",
         unit: str = "a step",
         bound: int | None = None,
+        in_backward: tuple[Any, ...] = (),
+        imagine_plain: Callable[..., Imagined] | None = None,
     ) -> None:
-        super().__init__(limit, device, of=of, rule=rule)
+        super().__init__(limit, device, of=of, rule=rule, in_backward=in_backward)
+        self.optimizers = [type(o).__name__ for o in in_backward]
         self.cost = cost
         self.unit = unit
         self.peak, self.plain_peak = found.peak, plain.peak
@@ -111,6 +117,7 @@ class Plan(memory_budget):
         self.plain_seconds = None if plain_took is None else plain_took.typical
         self._plain: Imagined | None = plain
         self._imagine = imagine
+        self._imagine_plain = imagine_plain or imagine
         self._floor: int | None = None
 
     @property
@@ -131,17 +138,11 @@ class Plan(memory_budget):
             self._floor = least(self._imagine, plain, self.limit)
         return self._floor
 
-    def _again(self) -> Any:
-        found = memory_budget(self.limit, self.device, of=self.of, rule=self.rule)
-        found.stashes = self.stashes
-        found._regions = self._regions
-        return found
-
     def __str__(self) -> str:
         lines = [
             f"budget {format_bytes(self.limit)}: peak {format_bytes(self.peak)} "
             f"(plain {format_bytes(self.plain_peak)}), {self.added:+.1%} operations"
-            f"{self._least()}{self._time()}",
+            f"{self._least()}{self._fused()}{self._time()}",
             f"{self.dropped} values dropped, {self.replayed} replays; below "
             f"{format_bytes(self.floor_proved)} nothing can do ({self.set_by})",
         ]
@@ -152,7 +153,7 @@ class Plan(memory_budget):
 
     def tide(self) -> Tide:
         """Imagine both steps again; return their live bytes over the predicted time."""
-        plain = self._imagine(None, self.rule, "tide")
+        plain = self._imagine_plain(None, self.rule, "tide")
         planned = self._imagine(self.limit, self.rule, "tide")
         return Tide(plain.tide, planned.tide, planned.falls, self.limit, self.seconds is not None)
 
@@ -170,7 +171,7 @@ class Plan(memory_budget):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a JSON file, from which :meth:`load` makes it again.
 
-        Its stashes are not in the file: pass them to ``load``.
+        Its stashes and optimizers are not in the file: pass them to ``load``.
         """
         rule = {f.name: getattr(self.rule, f.name) for f in fields(self.rule)}
         rule["keep"] = sorted(self.rule.keep)
@@ -181,6 +182,7 @@ class Plan(memory_budget):
             "device": str(self.device),
             "of": self.of,
             "rule": rule,
+            "optimizers": self.optimizers,
             "decisions": [asdict(d) for d in self.decisions],
             **{name: getattr(self, name) for name in FIGURES},
         }
@@ -193,6 +195,7 @@ class Plan(memory_budget):
         path: str | os.PathLike[str],
         stash: Stash | Sequence[Stash] = (),
         lossy: pack | None = None,
+        in_backward: Any = (),
     ) -> Plan:
         """Read a plan that :meth:`save` wrote.
 
@@ -200,13 +203,14 @@ class Plan(memory_budget):
             path: The file.
             stash: The stashes that the plan was made with, as of :func:`lowtide.fit`.
             lossy: The packing that changes values, likewise.
+            in_backward: The optimizers that the plan lets step in backward.
 
         It runs a step as before; what only the step itself can tell (``floor``, ``tide``) is not
         in it. On another machine kernels take other times, so other values may be dropped; the
         budget holds all the same.
 
         Raises:
-            ValueError: The file is not such a plan.
+            ValueError: The file is not such a plan; or the optimizers are not those of the plan.
         """
         with open(path, "rb") as file:
             text = file.read(MOST_TEXT + 1)
@@ -219,7 +223,8 @@ class Plan(memory_budget):
             rule["seconds"] = None if rule["seconds"] is None else kernel_seconds.of_machine()
             rule["keep"] = frozenset(map(int, rule["keep"]))
             limit, device, of = int(kept["limit"]), str(kept["device"]), kept["of"]
-            memory_budget.__init__(plan, limit, device, of=of, rule=EvictionRule(**rule))
+            FusedBudget.__init__(plan, limit, device, of=of, rule=EvictionRule(**rule))
+            plan.optimizers = [str(name) for name in kept.get("optimizers", [])]
             plan.decisions = [Decision(**d) for d in kept["decisions"]]
             for name in FIGURES:
                 setattr(plan, name, kept[name])
@@ -228,7 +233,15 @@ class Plan(memory_budget):
                 f"Plan.load: {os.fspath(path)} is not a plan of fit: {error}."
             ) from None
         plan.stashes = other_ways(stash, lossy, "Plan.load")
+        plan.in_backward = as_optimizers(in_backward, "Plan.load")
+        given = [type(o).__name__ for o in plan.in_backward]
+        if given != plan.optimizers:
+            raise ValueError(
+                f"Plan.load: {os.fspath(path)} was made with in_backward={plan.optimizers}, and "
+                f"got {given}. Pass the optimizers that fit was given, in that order."
+            )
         plan._plain, plan._imagine, plan._floor = None, _not_there, None
+        plan._imagine_plain = _not_there
         return plan
 
     def _repr_html_(self) -> str:
@@ -239,6 +252,9 @@ class Plan(memory_budget):
 
     def _least(self) -> str:
         return f" (no way adds less than {self.bound:.1%})" if self.bound else ""
+
+    def _fused(self) -> str:
+        return f", {' and '.join(self.optimizers)} in backward" if self.optimizers else ""
 
     def _time(self) -> str:
         if self.seconds is None or self.seconds_range is None or self.plain_seconds is None:

@@ -9,10 +9,12 @@ from typing import Any
 from ...framework.tensor import Tensor
 from .changes import Change, Narrow
 from .estimate import Estimate
+from .plan import Plan
 from .proposals import Proposal
 from .targets import Models
 
 Run = Callable[[list[Change]], tuple[Estimate, list[str]]]
+Planner = Callable[[int, str, tuple[Any, ...]], Plan]
 
 
 class ProgramRaised(RuntimeError):
@@ -34,6 +36,9 @@ class Question:
         before: The estimate of the step as it is.
         reached: The parameters that received a gradient.
         untried: What could not be tried, with the reason.
+        plan: Plans the step within a limit, on a device, with optimizers in backward; None for a
+            program, which ``--memory-budget`` runs by the evictor's usual rule.
+        call: The call of the step, as code: ``step, x, y``.
         drawn: The program draws its batch anew, so the code says how many rows to draw.
         made: The changes of each proposal, by its words.
     """
@@ -47,6 +52,8 @@ class Question:
     limit: int
     before: Estimate
     reached: list[str]
+    plan: Planner | None = None
+    call: str = ""
     drawn: bool = False
     untried: dict[str, str] = field(default_factory=dict)
     made: dict[str, list[Change]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from lowtide.framework.devices import backend
 from tests.budget.kinds import KINDS
 from tests.budget.test_programs import Trees, outcome
 from tests.checkpointing.twice import bits, live
+from tests.profiling.estimate.test_steady import world as drawn_step
 
 LEDGER = backend(lt.device("cpu")).ledger
 
@@ -211,3 +212,14 @@ def test_of_what_the_bytes_are(of):
     assert plan.evictions > 0
     with pytest.raises(ValueError, match=r'of is "pages" or "tensors", got \'process\''):
         lt.fit(step, budget="1GiB", of="process")
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_proved_to_be_needed_is_no_more_than_a_step_takes(seed):
+    made = drawn_step(seed)  # its later steps hold small values that nobody wants any more
+    step, x, y = made["step"], made["x"], made["y"]
+    plan = lt.fit(step, x, y, budget="1GiB", tries=0)
+    assert plan.floor_proved <= plan.plain_peak
+    again = lt.fit(step, x, y, budget=plan.plain_peak, tries=0)
+    assert again.peak <= plan.plain_peak

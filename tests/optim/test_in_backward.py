@@ -499,3 +499,26 @@ def test_a_graph_that_holds_a_parameter_by_another_name_notices_the_update():
         loss.backward()
     assert p.tolist() == [0.0, 0.0], "its own gradient was whole"
     handle.remove()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_once_refuses_a_second_pass_before_the_step(steps: int) -> None:
+    net = model()
+    optimizer = SGD(net.parameters(), lr=0.1)
+    handle = fuse_into_backward(optimizer, once=True)
+    x = lt.ones(2, SIDE)
+    for _ in range(steps):
+        net(x).sum().backward()
+        optimizer.step()
+    net(x).sum().backward()
+    before = all_bytes(list(net.parameters()))
+    with pytest.raises(RuntimeError, match="a second backward pass came before its step"):
+        net(x).sum().backward()
+    assert all_bytes(list(net.parameters())) == before
+    optimizer.step()
+    net(x).sum().backward()  # each has a step of its own again
+    handle.remove()
+    optimizer.zero_grad()
+    for _ in range(2):
+        net(x).sum().backward()
+    assert net[0].weight.grad is not None
