@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     Mutant(
         "an advised budget is not entered", "profiling/estimate/changes.py",
-        "memory_budget(self.limit, self.device).__enter__()",
+        "memory_budget(self.limit, self.device, rule=self.rule).__enter__()",
         "memory_budget(self.limit, self.device)",
         ("tests/profiling/estimate/test_advise_budget.py",),
     ),
