@@ -107,6 +107,11 @@ class FusedStep:
         self.optimizer = optimizer
         self._hook = optimizer._in_backward
 
+    @property
+    def pending(self) -> bool:
+        """With ``once``: whether backward updated parameters and ``step()`` has not been called."""
+        return bool(self._hook.once and self.optimizer._updated)
+
     def remove(self) -> None:
         """Restore updates by ``step()``; a second call does nothing."""
         optimizer, hook = self.optimizer, self._hook
@@ -132,8 +137,7 @@ class _Hook:
         updates: True: says to others that whoever has this hook keeps no gradient.
         places: By a parameter's id its group, and how often it is listed there. The optimizer
             owns this dict: groups lead to parameters.
-        updated: Ids of the parameters updated since the last ``step()``; None if they may be
-            updated more than once.
+        once: Whether a parameter may be updated once only before the next ``step()``.
     """
 
     updates = True
@@ -142,7 +146,10 @@ class _Hook:
         self._optimizer = weakref.ref(optimizer)
         self._kind = type(optimizer).__name__
         self._reported = False
-        self.updated: set[int] | None = set() if once else None
+        self.once = once
+        if once and optimizer._updated is None:
+            # It outlives the hook: a pass of before, without a step since, is not forgotten.
+            optimizer._updated = set()
         optimizer._places = {}
 
     @property
@@ -185,11 +192,6 @@ class _Hook:
         for key in [k for k, hook in hooks.items() if hook is self]:
             del hooks[key]
 
-    def stepped(self) -> None:
-        """Note that ``step()`` was called: from now on parameters may be updated again."""
-        if self.updated is not None:
-            self.updated.clear()
-
     def __call__(self, p: Any) -> None:
         """Update one parameter by its gradient, and free the gradient."""
         optimizer = self._optimizer()
@@ -213,14 +215,14 @@ class _Hook:
                 "other: the update would overwrite what the graph of the gradient holds. Call "
                 "remove() on the handle of fuse_into_backward, or use autograd.grad."
             )
-        if self.updated is not None:
-            if id(p) in self.updated:
+        if self.once:
+            if id(p) in optimizer._updated:
                 raise RuntimeError(
                     f"This {self._kind} updates parameters in backward, and a second backward pass "
                     "came before its step(): gradients cannot be accumulated that way. Call step() "
-                    "after each backward pass, or leave the optimizer out of in_backward."
+                    "after each backward pass, or do not fuse the optimizer into backward."
                 )
-            self.updated.add(id(p))
+            optimizer._updated.add(id(p))
         p._grad = None
         state = local.state
         phase, grad = state.phase, state.grad

@@ -123,6 +123,7 @@ class Optimizer:
 
     _in_backward: Any = None  # the hook of fuse_into_backward, and where its parameters are
     _places: dict[int, tuple[dict[str, Any], int]]
+    _updated: set[int] | None = None  # ids of the parameters that backward updated since step()
     _opt_called: bool
     _takes_sparse = False  # whether prepare() takes sparse gradients
     _prepares = False  # whether the class defines prepare(), and no update() that would replace it
@@ -269,8 +270,8 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        if self._in_backward is not None:
-            self._in_backward.stepped()
+        if self._updated:
+            self._updated.clear()
         state = local.state
         before, state.grad = state.grad, False
         try:

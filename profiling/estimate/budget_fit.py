@@ -83,6 +83,7 @@ def fit(
             the step does not fit as it is, the plan does so. Parameters and states are the same
             bits, but ``p.grad`` is None after backward: what reads it, as clipping by the norm of
             all gradients does, is not allowed, and each backward pass has a ``step()`` of its own.
+            If backward raises half way, it has updated parameters already.
         tries: After how many runs in a row that bring nothing the search for values to keep ends.
             With 0 there is none: the plan is found sooner, and may take more time.
         **kwargs: Arguments of the step by name.
@@ -93,7 +94,8 @@ def fit(
     Raises:
         InfeasibleBudget: No way was found. It has the least budget that was found to do, one that
             no way can do with, and what cannot be dropped.
-        RuntimeError: Gradients are accumulated, or clipped together, with ``in_backward``.
+        RuntimeError: With ``in_backward``, gradients are accumulated or clipped together, or the
+            step does not call ``step()``.
         NotImplementedError: An op's result has a shape that depends on values that are unknown;
             or the system cannot fork.
 
@@ -124,16 +126,16 @@ def fit(
     optimizers = as_optimizers(in_backward, "fit")
     fused: tuple[Any, ...] = ()  # those that step in backward
 
+    run = partial(imagine_step, step, args, kwargs, where, of=of, stashes=stashes)
+
     def imagined(limit: int | None, rule: EvictionRule, watch: str = "") -> Callable[[], Imagined]:
-        run = partial(imagine_step, step, args, kwargs, where, limit, rule, watch)
-        return partial(run, of=of, stashes=stashes, in_backward=fused)
+        return partial(run, limit, rule, watch, in_backward=fused)
 
     def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
         return run_apart(imagined(limit, rule, watch))
 
     def imagine_plain(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
-        run = partial(imagine_step, step, args, kwargs, where, limit, rule, watch)
-        return run_apart(partial(run, of=of, stashes=stashes))
+        return run_apart(partial(run, limit, rule, watch))
 
     def imagine_each(ways: list[tuple[int, EvictionRule]]) -> list[Imagined]:
         return run_each_apart(imagined(limit, rule) for limit, rule in ways)

@@ -16,7 +16,7 @@ from ...framework.checkpointing.regions import checkpointing
 from ...framework.memory.ledger import format_bytes
 from ...framework.modes import no_grad as no_grad_mode
 from ...framework.tensor import Tensor
-from .in_backward import fuse
+from .in_backward import check_stepped, fuse
 from .targets import matches
 
 
@@ -182,11 +182,15 @@ class FusedOptimizer(Change):
     def __init__(self, name: str, optimizer: Any) -> None:
         self.name, self.optimizer = name, optimizer
         self.words = f"{name} steps in backward"
-        self.handle: Any = None
+        self.handles: list[Any] = []
 
     def make(self) -> None:
         """Apply the change."""
-        self.handle = fuse(self.optimizer, once=True)
+        self.handles = fuse([self.optimizer])
+
+    def check(self) -> None:
+        """Raise an error if the step leaves the optimizer's ``step()`` to others."""
+        check_stepped(self.handles)
 
 
 class Budgeted(Change):

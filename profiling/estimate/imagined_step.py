@@ -22,7 +22,7 @@ from ...framework.memory.ledger import NO_LIMIT, ROLES, SAVED
 from ...framework.modes import local
 from ..report.plan_picture import Moment
 from . import fake_kernels
-from .in_backward import fuse
+from .in_backward import check_stepped, fuse
 from .kernel_timing import KernelCalls, Seconds, seconds_of
 from .steady import end_workers
 from .step_program import ProgramWatch, StepProgram, watched_budget
@@ -140,9 +140,7 @@ def imagine_step(
         be.ledger.close_budgets()
     state = local.state  # as if no budget and no region were around
     state.recorder, state.saver, state.notes_results = None, None, state.inference
-    for optimizer in in_backward:
-        if optimizer._in_backward is None:
-            fuse(optimizer, once=True)
+    fused = fuse(in_backward)
     here = backend(device)
     ledger, pool = here.ledger, here.pool
     ledger.reset_peak()
@@ -190,6 +188,7 @@ def imagine_step(
                 if limit is None:
                     ledger.pool.cap = NO_LIMIT  # no more than it has without a budget
                 step(*args, **kwargs)
+            check_stepped(fused)
             python = perf_counter() - began - calls.noting
             if ledger.live == before:
                 break

@@ -11,10 +11,44 @@ from ...framework.autograd.remat.replay_costs import EvictionRule
 from ...framework.checkpointing.budget import memory_budget
 
 
-def fuse(optimizer: Any, once: bool = False) -> Any:
-    """Fuse an optimizer into backward; return the handle of ``optim.fuse_into_backward``."""
-    # An optimizer is there, so its package is; this one does not import it.
-    return sys.modules["lowtide.optim"].fuse_into_backward(optimizer, once=once)
+def fuse(optimizers: Sequence[Any]) -> list[Any]:
+    """Fuse optimizers into backward, all of them or none.
+
+    Returns:
+        The handles of ``optim.fuse_into_backward``, of those that were not fused already.
+    """
+    handles: list[Any] = []
+    try:
+        for optimizer in optimizers:
+            if optimizer._in_backward is None:
+                # An optimizer is there, so its package is; this one does not import it.
+                fused = sys.modules["lowtide.optim"].fuse_into_backward(optimizer, once=True)
+                handles.append(fused)
+    except BaseException:
+        undo(handles)
+        raise
+    return handles
+
+
+def undo(handles: list[Any]) -> None:
+    """Let optimizers step by themselves again."""
+    while handles:
+        handles.pop().remove()
+
+
+def check_stepped(handles: list[Any]) -> None:
+    """Raise an error if a step has ended without the ``step()`` of an optimizer.
+
+    Raises:
+        RuntimeError: Backward has updated parameters; the program would have them as they were.
+    """
+    for handle in handles:
+        if handle.pending:
+            raise RuntimeError(
+                f"the step calls backward() and not step() of {type(handle.optimizer).__name__}, "
+                "which would update parameters in backward all the same. Call step() in it after "
+                "each backward pass, or leave the optimizer to itself."
+            )
 
 
 def as_optimizers(given: Any, who: str) -> tuple[Any, ...]:
@@ -28,7 +62,7 @@ def as_optimizers(given: Any, who: str) -> tuple[Any, ...]:
         TypeError: Something else is among them.
     """
     known = {id(o) for o in list(optimizers)}
-    found = (given,) if id(given) in known else tuple(given) if _is_several(given) else (given,)
+    found = tuple(given) if isinstance(given, list | tuple) else (given,)
     for each in found:
         if id(each) not in known:
             raise TypeError(
@@ -36,10 +70,6 @@ def as_optimizers(given: Any, who: str) -> tuple[Any, ...]:
                 f"{type(each).__name__}."
             )
     return found
-
-
-def _is_several(given: Any) -> bool:
-    return isinstance(given, list | tuple | set | frozenset)
 
 
 class FusedBudget(memory_budget):
@@ -74,23 +104,17 @@ class FusedBudget(memory_budget):
         return found
 
     def _enter(self) -> Any:
-        handles: list[Any] = []
+        handles = fuse(self.in_backward)
         try:
-            for optimizer in self.in_backward:
-                if optimizer._in_backward is None:
-                    handles.append(fuse(optimizer, once=True))
             super()._enter()
         except BaseException:
-            _undo(handles)
+            undo(handles)
             raise
         self._handles.append(handles)
         return self
 
     def _leave(self) -> None:
-        super()._leave()
-        _undo(self._handles.pop())
-
-
-def _undo(handles: list[Any]) -> None:
-    while handles:
-        handles.pop().remove()
+        try:
+            super()._leave()
+        finally:
+            undo(self._handles.pop())

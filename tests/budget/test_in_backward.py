@@ -138,12 +138,18 @@ def reads(world):
     world.optimizer.step()
 
 
+def leaves_the_step_to_others(world):
+    world.optimizer.zero_grad()
+    world.net(world.x).backward()
+
+
 @pytest.mark.parametrize(
     ("misuse", "error"),
     [
         (accumulates, "gradients cannot be accumulated that way"),
         (clips, "needs all gradients at once"),
         (reads, "'NoneType' object has no attribute 'norm'"),
+        (leaves_the_step_to_others, r"calls backward\(\) and not step\(\) of AdamW"),
     ],
 )
 def test_what_needs_gradients_after_backward_is_refused_before_anything_happens(misuse, error):
@@ -214,3 +220,28 @@ def test_a_plan_in_a_file_wants_its_optimizers(tmp_path):
     tide = plan.tide()
     assert max(m.nbytes for m in tide.plain) == plan.plain_peak
     assert max(m.nbytes for m in tide.planned) == plan.peak
+
+
+def test_passes_in_plans_entered_one_after_another_are_not_several_steps():
+    world = World(5)
+    plan = planned(world)
+    with plan:
+        world.net(world.x).backward()
+    before = bits(list(world.net.parameters()))
+    with pytest.raises(RuntimeError, match="a second backward pass came before its step"), plan:
+        world.net(world.x).backward()
+    assert bits(list(world.net.parameters())) == before
+    assert world.optimizer._in_backward is None
+    world.optimizer.step()
+    with plan:
+        world.step()
+
+
+def test_advice_does_not_offer_what_would_step_too_often():
+    world = World(6)
+    world.step()
+    for misuse in (accumulates, clips, leaves_the_step_to_others):
+        found = lt.profiling.advise(lambda misuse=misuse: misuse(world), limit=live() + 1000)
+        assert not any("in backward" in p.change for p in found.proposals)
+        reason = next(why for what, why in found.untried.items() if "in backward" in what)
+        assert "RuntimeError" in reason
