@@ -215,14 +215,15 @@ class _Hook:
                 "other: the update would overwrite what the graph of the gradient holds. Call "
                 "remove() on the handle of fuse_into_backward, or use autograd.grad."
             )
-        if self.once:
-            if id(p) in optimizer._updated:
+        updated = optimizer._updated if self.once else None
+        if updated is not None:
+            if id(p) in updated:
                 raise RuntimeError(
                     f"This {self._kind} updates parameters in backward, and a second backward pass "
                     "came before its step(): gradients cannot be accumulated that way. Call step() "
                     "after each backward pass, or do not fuse the optimizer into backward."
                 )
-            optimizer._updated.add(id(p))
+            updated.add(id(p))
         p._grad = None
         state = local.state
         phase, grad = state.phase, state.grad

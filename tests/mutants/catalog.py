@@ -253,6 +253,40 @@ MUTANTS = (
         ("tests/profiling/estimate/test_advise_budget.py",),
     ),
     Mutant(
+        "advice never plans a budget", "profiling/estimate/budget_advice.py",
+        "    if planned is None or not planned.fits:\n        return usual\n",
+        "    return usual\n", ("tests/profiling/estimate/test_advise_budget.py",),
+    ),
+    Mutant(
+        "the floor counts values that nobody wants", "profiling/estimate/imagined_step.py",
+        "        super().open(recorder)\n        self.released = None\n",
+        "        super().open(recorder)\n", ("tests/budget/test_fit.py",),
+    ),
+    Mutant(
+        "a plan leaves the optimizer out of backward", "profiling/estimate/in_backward.py",
+        "        handles = fuse(self.in_backward)\n", "        handles = fuse([])\n",
+        ("tests/budget/test_in_backward.py",),
+    ),
+    Mutant(
+        "the optimizer stays in backward behind a plan", "profiling/estimate/in_backward.py",
+        "            undo(self._handles.pop())\n", "            self._handles.pop()\n",
+        ("tests/budget/test_in_backward.py",),
+    ),
+    Mutant(
+        "backward may update twice before step()", "optim/in_backward.py",
+        "updated = optimizer._updated if self.once else None", "updated = None",
+        ("tests/optim/test_in_backward.py",),
+    ),
+    Mutant(
+        "a step without step() may update in backward", "profiling/estimate/imagined_step.py",
+        "            check_stepped(fused)\n", "", ("tests/budget/test_in_backward.py",),
+    ),
+    Mutant(
+        "weights of before are not copied for replays", "framework/checkpointing/budget.py",
+        "            leave_copies(storage)\n", "            pass\n",
+        ("tests/budget/test_in_backward.py", "tests/budget/test_programs.py"),
+    ),
+    Mutant(
         "copies that nobody waits for live on", "profiling/estimate/fork_sandbox.py",
         "            running.popleft().end()\n", "            running.popleft()\n",
         ("tests/profiling/estimate/test_copies_at_once.py",),
