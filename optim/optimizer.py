@@ -71,6 +71,10 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
                             f"of (new_args, new_kwargs), but got {result}."
                         )
                     args, kwargs = result
+            if recorder is not None:
+                recorder.before_step(
+                    p for group in self.param_groups for p in group["params"] if p._grad is not None
+                )
             out = step(*args, **kwargs)
             self._opt_called = True  # the schedulers ask
             for hook in (*_hooks(self._hooks, "after"), *_hooks(_everywhere, "after")):

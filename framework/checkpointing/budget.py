@@ -106,6 +106,15 @@ class BudgetRecorder(WriteCheckingRecorder):
             content.drop()  # who wants what is overwritten gets it by replay
         return noted
 
+    def before_step(self, parameters: Any) -> None:
+        """Leave copies of parameters for what may have to be made again after the step.
+
+        A graph may live on across it, as that of a second loss does. After an ordinary backward
+        pass no value is wanted that is made from a parameter, and nothing is copied.
+        """
+        for p in parameters:
+            leave_copies(p._storage)
+
     def _add(self, call: Any, index: int, out: Any, plan: Any, result: str) -> Any:
         content: Any = super()._add(call, index, out, plan, result)
         storage = out._storage

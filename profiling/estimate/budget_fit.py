@@ -33,7 +33,7 @@ from ...framework.memory.sizes import as_bytes
 from .estimate import check_callable
 from .fork_sandbox import run_apart, run_each_apart
 from .imagined_step import Imagined, imagine_step
-from .in_backward import as_optimizers
+from .in_backward import as_optimizers, noting
 from .keep_sets import flipped, keep_sets
 from .plan import Plan, least, rules_for
 from .replay_bound import least_replayed
@@ -132,18 +132,21 @@ def fit(
         return partial(run, limit, rule, watch, in_backward=fused)
 
     def imagine(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
-        return run_apart(imagined(limit, rule, watch))
+        with noting(fused):
+            return run_apart(imagined(limit, rule, watch))
 
     def imagine_plain(limit: int | None, rule: EvictionRule, watch: str = "") -> Imagined:
         return run_apart(partial(run, limit, rule, watch))
 
     def imagine_each(ways: list[tuple[int, EvictionRule]]) -> list[Imagined]:
-        return run_each_apart(imagined(limit, rule) for limit, rule in ways)
+        with noting(fused):
+            return run_each_apart(imagined(limit, rule) for limit, rule in ways)
 
     plain, rule = _plain(imagine)
     if optimizers and plain.peak > limit:
         fused = optimizers
-        plain, rule = _with_fused(imagine, plain)
+        less, rule = _plain(imagine)
+        plain = replace(less, peak=plain.peak)  # of the step as it is
     key = str(where), of, repr(stashes), len(fused), plain.start, plain.peak, plain.flops
     earlier = [entry for entry in _plans_of(step) if entry[0] == key]
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
@@ -283,20 +286,6 @@ def _plain(imagine: Callable[..., Imagined]) -> tuple[Imagined, EvictionRule]:
         return plain, rule
     work = plain.flops + rule.bytes_weight * sum(plain.weights.values())
     return plain, replace(rule, seconds=known, rate=work / took.typical)
-
-
-def _with_fused(imagine: Callable[..., Imagined], plain: Imagined) -> tuple[Imagined, EvictionRule]:
-    # The same with optimizers in backward: less is needed, and the plain peak is that of the step
-    # as it is.
-    try:
-        found, rule = _plain(imagine)
-    except Exception as error:  # whatever the step raises that way
-        error.add_note(
-            "fit ran the step with in_backward: optimizers that step in backward, after which "
-            "p.grad is None."
-        )
-        raise
-    return replace(found, peak=plain.peak), rule
 
 
 def fit_program(program: Callable[[], Any], budget: int, device: Any = None) -> Plan:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...framework.attribution.scopes import optimizers
@@ -70,6 +71,20 @@ def as_optimizers(given: Any, who: str) -> tuple[Any, ...]:
                 f"{type(each).__name__}."
             )
     return found
+
+
+@contextmanager
+def noting(optimizers: Sequence[Any]) -> Iterator[None]:
+    """Add to an error that optimizers stepped in backward, where some did."""
+    try:
+        yield
+    except Exception as error:  # whatever the step raises that way
+        if optimizers:
+            error.add_note(
+                "fit ran the step with in_backward: optimizers that step in backward, after which "
+                "p.grad is None and parameters have changed."
+            )
+        raise
 
 
 class FusedBudget(memory_budget):

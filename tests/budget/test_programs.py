@@ -168,3 +168,59 @@ def test_random_trees(count):
                 assert found == expected
             evictions += budget.evictions
     assert evictions > 10 * count
+
+
+STEPPED = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "adamw": lambda p: optim.AdamW(p, lr=0.01),
+    "adafactor": lambda p: optim.Adafactor(p, lr=0.01),
+    "adamw8bit": lambda p: optim.AdamW8bit(p, lr=0.01),
+    "muon": lambda p: optim.Muon(p, lr=0.01),
+}
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", STEPPED)
+def test_a_graph_that_lives_across_a_step_reads_the_weights_of_before(kind, seed):
+    draw = random.Random(seed)
+    width, rows, depth = draw.choice([32, 64, 80]), draw.choice([128, 256]), draw.randint(3, 6)
+
+    def run(share):
+        lt.manual_seed(seed)
+        layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+        side = nn.Linear(width, width, bias=False)
+        weights = [*layers.parameters(), *side.parameters()]
+        optimizer, x = STEPPED[kind](weights), lt.randn(rows, width)
+
+        def step():
+            optimizer.zero_grad()
+            h, kept = x, []
+            for layer in layers:
+                h = nn.functional.gelu(layer(h))
+                kept.append(h.detach())
+            second = sum((side(f) * f).square().mean() for f in kept)
+            first = h.square().mean()
+            del h, kept, layer
+            first.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            second.backward()  # of features that were made with other weights
+            optimizer.step()
+
+        step()
+        start = live()
+        LEDGER.reset_peak()
+        if share is None:
+            step()
+            return bits(weights), LEDGER.peak - start
+        with lt.memory_budget(start + share) as budget:
+            step()
+        assert LEDGER.peak <= start + share
+        optimizer.zero_grad()
+        return bits(weights), budget.evictions
+
+    expected, above = run(None)
+    found, evictions = run(int(0.7 * above))
+    assert evictions > 0
+    assert found == expected

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from ...attribution.scopes import listening, path_within, place
@@ -221,6 +222,12 @@ class RegionRecorder:
         call = WriteCall(plan, arguments, window)
         call.crossings = crossings
         self._add(call, 0, target, plan, "out")
+
+    def before_step(self, parameters: Iterable[Tensor]) -> None:
+        """Note that an optimizer will overwrite parameters, before it does.
+
+        What a region recomputes after that is refused, as after any write to what it reads.
+        """
 
     def before_write(self, inputs: Any) -> Any:
         """Record the arguments of an in-place write before it happens.

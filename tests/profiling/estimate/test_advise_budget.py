@@ -10,6 +10,7 @@ import lowtide as lt
 from lowtide import nn, optim
 from lowtide.nn import functional as F
 from lowtide.profiling import advise, estimate
+from lowtide.profiling.estimate import budget_advice
 
 
 def world(blocks=6, width=96, rows=512, seed=0):
@@ -83,6 +84,15 @@ def test_the_promised_peak_is_the_budgets(seed):
         assert budget.code.startswith(f"with lowtide.memory_budget({limit}):")
         assert usual(step, x, y, limit) == pytest.approx(budget.flops)
         assert follow(budget.code, step, x, y) == budget.peak_bytes <= limit
+
+
+@pytest.mark.parametrize(("pays", "planned"), [(-9.0, True), (9.0, False)])
+def test_a_plan_is_proposed_where_it_saves_enough(monkeypatch, pays, planned):
+    monkeypatch.setattr(budget_advice, "PAYS", pays)
+    step, x, y = world(4)
+    start, plain = lt.memory_allocated(), estimate(step, x, y).needed_bytes()
+    (budget,) = of_kind(advise(step, x, y, limit=start + (plain - start) * 4 // 5))
+    assert budget.change.startswith("a planned") == planned == budget.code.startswith("plan = ")
 
 
 def test_where_the_limit_is_too_low_the_least_budget_is_told():
