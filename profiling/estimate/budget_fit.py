@@ -79,11 +79,11 @@ def fit(
             ``bound``, and values to keep are not searched for.
         lossy: A packing that changes values, likewise.
         in_backward: An optimizer, or several, that may update each parameter as soon as backward
-            has its gradient (``optim.fuse_into_backward``), so that gradients take no room. Where
-            the step does not fit as it is, the plan does so. Parameters and states are the same
-            bits, but ``p.grad`` is None after backward: what reads it, as clipping by the norm of
-            all gradients does, is not allowed, and each backward pass has a ``step()`` of its own.
-            If backward raises half way, it has updated parameters already.
+            has its gradient (``optim.fuse_into_backward``), so that gradients take no room. The
+            plan uses it only if the step's plain peak is above the budget. Parameters and states
+            are the same bits, but ``p.grad`` is None after backward, so the step must not read it,
+            as clipping by the norm of all gradients does. It must call ``step()`` after each
+            backward pass. If backward raises half way, it has updated some parameters already.
         tries: After how many runs in a row that bring nothing the search for values to keep ends.
             With 0 there is none: the plan is found sooner, and may take more time.
         **kwargs: Arguments of the step by name.

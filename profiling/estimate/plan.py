@@ -142,7 +142,7 @@ class Plan(FusedBudget):
         lines = [
             f"budget {format_bytes(self.limit)}: peak {format_bytes(self.peak)} "
             f"(plain {format_bytes(self.plain_peak)}), {self.added:+.1%} operations"
-            f"{self._least()}{self._fused()}{self._time()}",
+            f"{self._least()}{self._time()}{self._fused()}",
             f"{self.dropped} values dropped, {self.replayed} replays; below "
             f"{format_bytes(self.floor_proved)} nothing can do ({self.set_by})",
         ]
@@ -254,7 +254,7 @@ class Plan(FusedBudget):
         return f" (no way adds less than {self.bound:.1%})" if self.bound else ""
 
     def _fused(self) -> str:
-        return f", {' and '.join(self.optimizers)} in backward" if self.optimizers else ""
+        return f"; {' and '.join(self.optimizers)} in backward" if self.optimizers else ""
 
     def _time(self) -> str:
         if self.seconds is None or self.seconds_range is None or self.plain_seconds is None:

@@ -283,8 +283,8 @@ MUTANTS = (
     ),
     Mutant(
         "weights of before are not copied for replays", "framework/checkpointing/budget.py",
-        "            leave_copies(storage)\n", "            pass\n",
-        ("tests/budget/test_in_backward.py", "tests/budget/test_programs.py"),
+        "            leave_copies(p._storage)\n", "            pass\n",
+        ("tests/budget/test_programs.py",),
     ),
     Mutant(
         "copies that nobody waits for live on", "profiling/estimate/fork_sandbox.py",
