@@ -13,8 +13,13 @@ for a thread which the system has not scheduled is rare and long.
 
 ``--cold``: lowtide's kernels are kept in an empty folder, so its first step compiles them.
 
+``--device cuda``: the models train on a GPU. A turn ends when the GPU is idle, and a step's time is
+the turn's divided by its steps, for steps are queued. The peaks printed are the GPU's: the highest
+sum of live tensors and the highest number of bytes reserved from the driver, for both libraries.
+PyTorch keeps its defaults: TF32 in convolutions, not in products.
+
     python -m benchmarks.training_step [--rounds N] [--threads N] [--busy N] [--only NAME,NAME]
-                                       [--cold] [--json FILE]
+                                       [--device cpu|cuda] [--cold] [--json FILE]
 """
 
 from __future__ import annotations
@@ -40,11 +45,14 @@ TURN = 0.25  # seconds of steps in a turn, at least
 PAUSE_S = 0.05  # between turns, until idle threads sleep
 
 
-def serve(pipe: Any, name: str, case: str, threads: int) -> None:
+def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
     """Run in a process of its own: build a case, then time steps when told to."""
     module = importlib.import_module(name)
     if name == "torch":
         module.set_num_threads(threads)
+    if device != "cpu":
+        serve_gpu(pipe, module, case, device)
+        return
     functional = importlib.import_module(f"{name}.nn.functional")
     step = training_step(Library(module, functional, module.optim), case)
     start = time.perf_counter()
@@ -63,6 +71,38 @@ def serve(pipe: Any, name: str, case: str, threads: int) -> None:
         step()
         ledger = module.max_memory_allocated()
     pipe.send({"ledger_bytes": ledger, "process_bytes": process_peak()})
+
+
+def serve_gpu(pipe: Any, module: Any, case: str, device: str) -> None:
+    """Do what :func:`serve` does, with the model on a GPU."""
+    functional = importlib.import_module(f"{module.__name__}.nn.functional")
+    module.set_default_device(device)
+    step = training_step(Library(module, functional, module.optim), case)
+    cuda = module.cuda
+    start = time.perf_counter()
+    losses = [float(step().detach())]
+    first = time.perf_counter() - start
+    losses += [float(step().detach()) for _ in range(WARM)]
+
+    def turn(count: int) -> float:
+        cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        cuda.synchronize()
+        return (time.perf_counter() - start) / count
+
+    count = max(3, int(TURN / turn(3)))
+    pipe.send({"losses": losses, "first_s": first})
+    cuda.reset_peak_memory_stats()
+    while pipe.recv() is not None:
+        pipe.send([turn(count)])
+    pipe.send(
+        {
+            "ledger_bytes": cuda.max_memory_allocated(),
+            "process_bytes": cuda.max_memory_reserved(),
+        }
+    )
 
 
 def seconds_of(step: Any) -> float:
@@ -90,7 +130,9 @@ def measure(case: str, names: list[str], args: argparse.Namespace, spinning: lis
     pipes = []
     for name in names:
         here, there = context.Pipe()
-        context.Process(target=serve, args=(there, name, case, args.threads), daemon=True).start()
+        context.Process(
+            target=serve, args=(there, name, case, args.threads, args.device), daemon=True
+        ).start()
         pipes.append((here, here.recv()))  # one after the other: they would disturb each other
     idle: list[list[float]] = [[] for _ in names]
     busy: list[list[float]] = [[] for _ in names]
@@ -143,6 +185,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--busy", type=int, default=0, help="processes that compute, half the time")
     parser.add_argument("--only", default="", help="names of cases, with commas between them")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--cold", action="store_true", help="compile kernels anew")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -103,7 +103,7 @@ class Adafactor(Optimizer):
         keep = 1 - lr * group["weight_decay"]
         names = ("row_var", "col_var") if p.ndim > 1 else ("variance",)
         held = [state[name] for name in names]
-        if fused.fits(self.elements, p, g) and all(v.dtype is p.dtype for v in held):
+        if fused.fits_host(self.elements, p, g) and all(v.dtype is p.dtype for v in held):
             return _compiled(p, g, held, (share, eps1, eps2, keep, rate, group["d"]))
         rate *= max(eps2, (_square_sum(tiles(p)) / max(p.numel(), 1)) ** 0.5)
         planned = (_matrix if p.ndim > 1 else _vector)(p, g, held, share, eps1)

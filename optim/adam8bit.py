@@ -150,7 +150,7 @@ class Adam8bit(Elementwise):
             return super().prepare(p, g, state, group)
         numbers = count_step(state, group)
         held = [state[name] for name in ("state1", "state2", "absmax1", "absmax2")]
-        if fused.fits(self.elements, p, g):
+        if fused.fits_host(self.elements, p, g):
             return _compiled(p, g, held, numbers)
         if p.device.type not in HOSTS:
             reserve(p)

@@ -1,8 +1,9 @@
-"""Fused optimizer steps: one pass over each parameter, compiled by Numba on the CPU.
+"""Fused optimizer steps: one pass over each parameter, compiled.
 
 The plain steps are lines of tensor ops, each a pass over memory. Here a step reads and writes
-every element once and allocates nothing. On meta the same parameters take the same road, so that
-predicted and measured bytes agree.
+every element once and allocates nothing. Numba compiles the loop for the CPU; for GPUs it is
+printed as CUDA C++ (``framework/kernels/cuda/printer.py``). On meta the same parameters take the
+same road, so that predicted and measured bytes agree.
 """
 
 from __future__ import annotations
@@ -12,22 +13,36 @@ from functools import cache
 from typing import Any
 
 from ..framework.autograd.saved import count_write
+from ..framework.devices import backend, on_device
 from ..framework.kernels.common.schedule import parallel_rows
+from ..framework.kernels.cuda.printer import printed
 from ..framework.kernels.runtime import thresholds
 from ..framework.modes import run_kernel
 
 
 def fits(elements: int, *tensors: Any) -> bool:
-    """True for contiguous tensors of one float type on the CPU (or meta).
+    """True for tensors that :func:`fits_host` takes, and for such on a GPU, however few.
 
     Args:
         elements: Of all that the optimizer steps.
         *tensors: A parameter, its gradient and its state; None for state that an option leaves out.
     """
-    first = tensors[0]._spec
-    if elements < thresholds.COMPILED_STEP or first.dtype.name not in ("float32", "float64"):
+    where = tensors[0].device
+    if where.type in ("cpu", "meta"):
+        return fits_host(elements, *tensors)
+    return backend(where).kernel_key == "cuda" and _alike(tensors)
+
+
+def fits_host(elements: int, *tensors: Any) -> bool:
+    """True for contiguous tensors of one float type on the CPU (or meta); arguments as above."""
+    if elements < thresholds.COMPILED_STEP or tensors[0].device.type not in ("cpu", "meta"):
         return False
-    if first.device.type not in ("cpu", "meta"):
+    return _alike(tensors)
+
+
+def _alike(tensors: Sequence[Any]) -> bool:
+    first = tensors[0]._spec
+    if first.dtype.name not in ("float32", "float64"):
         return False
     for t in tensors:
         if t is None:
@@ -61,6 +76,9 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
         return _count, storages
     loop = _loop(name)
     flat = arrays[0]
+    be = backend(tensors[0].device)
+    if be.kernel_key == "cuda":
+        return _run, storages, on_device(be, printed(loop)), [be.xp, *arrays], list(numbers)
     kind = flat.dtype.type
     scalars = _scalars(kind, numbers)
     if (name, kind) not in _compiled:  # compiled at its first call, which may fail: here

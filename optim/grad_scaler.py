@@ -332,7 +332,7 @@ def _gradients(optimizer: Any) -> list[Any]:
 
 def _unscaling(g: Any, factor: float, found: Any) -> Any:
     """Return the call that unscales a gradient; on the CPU it allocates nothing."""
-    if fused.fits(g.numel(), g):
+    if fused.fits_host(g.numel(), g):
         return fused.planned("unscale", (g, found), (factor,))
     if g.device.type in HOSTS:
         return blockwise_call(_unscale_part, (g, None), (factor, found._array))

@@ -149,8 +149,10 @@ def test_an_arrow_of_the_table_is_allowed(tmp_path: Path, place: str) -> None:
 LAYERS = """
     framework/errors framework/interrupts framework/compat framework/memory_format framework/dtypes
     framework/device framework/kernels/runtime framework/execution framework/data_dependence
-    framework/modes framework/memory framework/spec framework/storage framework/kernels/common
-    framework/kernels/cpu framework/devices framework/devices/sim framework/tensor
+    framework/modes framework/memory framework/spec framework/storage
+    framework/kernels/cuda/kernel framework/kernels/cuda/printer framework/kernels/common
+    framework/kernels/cpu framework/kernels/cuda framework/devices framework/devices/sim
+    framework/tensor
     framework/printing framework/attribution framework/random framework/autograd/given_ops
     framework/autograd framework/autograd/remat framework/ops framework/ops/creation
     framework/ops/indexing/cpu_routes framework/ops/views framework/ops/manipulation

@@ -252,8 +252,10 @@ class CudaBackend:
         return int(free), int(total)
 
     def properties(self) -> dict[str, Any]:
-        """Return what CuPy knows of this GPU, by CUDA's names."""
+        """Return what CuPy knows of this GPU, by CUDA's names; ``name`` and ``uuid`` as text."""
         found = self.xp.cuda.runtime.getDeviceProperties(self.index)
+        for name in found.keys() & {"uuid", "luid"}:
+            found[name] = bytes(found[name]).hex()
         return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
 
     def release_cached(self) -> None:

@@ -25,6 +25,8 @@ ALLOWED = {  # by the name that a user knows
     ),
     "float8": frozenset(f"{_BOTH} abs matmul linear addmatmul index_put index_put_add".split()),
 }
+# Of these, a GPU's kernels know the 8-bit floats.
+FLOAT8_ON_GPU = frozenset(["clone", "convert", "copy", "fill"])
 _GIVING = frozenset(["hash_tensor"])  # of other types
 
 
@@ -53,15 +55,18 @@ def check_limited(
         scaled = name == "mul" and kind == "float8" and numbers
         if name not in ALLOWED[kind] or scaled:
             refuse(name, spec.dtype)
+        where = "cpu" if spec.device is None else spec.device.type
+        if kind == "float8" and where not in ("cpu", "meta") and name not in FLOAT8_ON_GPU:
+            refuse(name, spec.dtype, f" on {where}")
 
 
-def refuse(name: str, kind: dtype) -> None:
-    """Raise the error for an op that a type does not have.
+def refuse(name: str, kind: dtype, where: str = "") -> None:
+    """Raise the error for an op that a type does not have, or not on a device.
 
     Raises:
         NotImplementedError: Always.
     """
     raise NotImplementedError(
-        f'"{name}" not implemented for {kind.name}, a type for storage. Convert with '
+        f'"{name}" not implemented for {kind.name}, a type for storage{where}. Convert with '
         f".to(lowtide.{'int64' if kind.limited == 'unsigned' else 'float32'}) first."
     )

@@ -23,6 +23,7 @@ import ctypes
 import functools
 import gc
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ from tests.checkpointing.queues import (
     Work,
     check_process,
 )
+from tests.devices import cuda_on_cpu
 
 FROM_HOST, TO_HOST = 1, 2  # kinds of cudaMemcpy
 UNIT = 512  # bytes: what the pool rounds to
@@ -359,6 +361,24 @@ class Gpu(Queues):
             return
         self.call("copyto", lambda a, b: SIM.copyto(a, b, casting=casting), 1, [dst, src])
 
+    def RawModule(self, code: str, options: tuple[str, ...] = ()) -> Any:
+        """Kernels in CUDA C++, compiled for the CPU; a call queues one on the model in use."""
+        module = cuda_on_cpu.RawModule(code, options)
+
+        def get_function(name: str) -> Any:
+            run = module.get_function(name)
+
+            def call(grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
+                given = tuple(
+                    SimArray(_unowned(a._raw)) if isinstance(a, GpuArray) else a for a in arguments
+                )
+                arrays = [a for a in arguments if isinstance(a, GpuArray)]
+                _here[-1].launch(name, lambda: run(grid, block, given), arrays, [])
+
+            return call
+
+        return SimpleNamespace(get_function=get_function)
+
     # Queues
 
     def call(self, name: str, f: Callable[..., Any], results: int, arrays: list[Any]) -> None:
@@ -452,6 +472,8 @@ def running(gpu: Gpu, count: int = 1) -> Iterator[list[lt.device]]:
     Raises:
         Race: Memory was given back too early.
     """
+    if cuda_on_cpu.COMPILER is None:
+        pytest.skip("there is no g++, which compiles the optimizers' kernels")
     end_failed()
     found = [lt.device(f"cuda:{7 + k}") for k in range(count)]
     with contextlib.ExitStack() as stack:

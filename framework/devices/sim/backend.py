@@ -156,6 +156,7 @@ def _checked(name: str, allowed: frozenset[str], module: Any) -> Any:
             named["mode"] = "wrap"
         if name in ("matmul", "einsum", "tensordot"):
             _refuse_batched_bfloat16(name, given)
+        _refuse_types(name, given)
         with np.errstate(all="ignore"):  # a GPU warns of nothing
             return lift(plain(*given, **named))
 
@@ -166,6 +167,28 @@ def _refuse_batched_bfloat16(name: str, given: list[Any]) -> None:
     arrays = [a for a in given if isinstance(a, np.ndarray)]
     if any(a.dtype.name == "bfloat16" and a.ndim > 2 for a in arrays):
         raise TypeError(f"{name}: CuPy has no batched product of bfloat16. Compute in float32.")
+
+
+_SORTING = frozenset(
+    ["argpartition", "argsort", "lexsort", "median", "partition", "quantile", "sort", "unique"]
+)
+_FLOAT8 = frozenset(["float8_e4m3fn", "float8_e5m2"])
+
+
+def _refuse_types(name: str, given: Any) -> None:
+    names = {a.dtype.name for a in given if isinstance(a, np.ndarray)}
+    if name in _SORTING and "bfloat16" in names:
+        raise NotImplementedError(f"{name}: Sorting arrays with dtype 'bfloat16' is not supported")
+    found = names & _FLOAT8
+    if found and name not in _VIEWING:
+        raise ValueError(f"{name}: Unsupported dtype {found.pop()}")
+
+
+# What makes views, or copies bytes: it takes every dtype.
+_VIEWING = frozenset(
+    ["ascontiguousarray", "broadcast_to", "copyto", "empty_like", "expand_dims", "moveaxis",
+     "ravel", "reshape", "rollaxis", "squeeze", "swapaxes", "transpose"]
+)  # fmt: skip
 
 
 class SimUfunc:
@@ -187,8 +210,10 @@ class SimUfunc:
         if not any(isinstance(a, SimArray) for a in args):
             raise TypeError(f"{self.name} on sim needs an array of the device among its inputs.")
         named = {k: lower(v, deep=k == "out") for k, v in kwargs.items()}
+        given = [lower(a) for a in args]
+        _refuse_types(self.name, given)
         with np.errstate(all="ignore"):
-            return lift(self._plain(*map(lower, args), **named))
+            return lift(self._plain(*given, **named))
 
     def _only(self, method: str, *names: str) -> None:
         if self.name not in names:

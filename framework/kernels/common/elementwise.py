@@ -1,4 +1,4 @@
-"""Giving an op of arrays that look alike a compiled loop over them, flat.
+"""Giving an op of arrays that look alike a compiled loop over them, flat, on the CPU and on GPUs.
 
 A loop takes the result, the arrays and then numbers, and may be run on chunks of the arrays
 (``schedule.parallel_rows``). Where an op's first input is the arriving gradient ``grad``, its loop
@@ -13,6 +13,8 @@ from importlib import import_module
 
 import numpy as np
 
+from ...spec import Spec
+from ..cuda.printer import printed
 from .layout import (
     contiguous,
     dense_or_repeated_scalar,
@@ -35,10 +37,19 @@ def same_shape_float32(*specs, **_):
     return same_shape_dtype(*specs) and specs[0].dtype.name == "float32"
 
 
-def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth"):
-    """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(loops, attributes)``.
+def same_float32(*specs, **_):
+    """True for float32 operands of one shape, however small."""
+    first = specs[0]
+    return isinstance(first, Spec) and all(
+        isinstance(s, Spec) and s.shape == first.shape and s.dtype.name == "float32" for s in specs
+    )
 
-    By this it is declared ``elementwise``.
+
+def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth"):
+    """Give an op of arrays that look alike a compiled kernel: ``kernel(loops, attributes)``.
+
+    By this it is declared ``elementwise``. The CPU runs the loop itself; for GPUs it is printed as
+    CUDA C++ (``kernels/cuda/printer.py``), for float32, as which its numbers are written.
 
     Args:
         op: The op's public function.
@@ -69,6 +80,24 @@ def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth
         if writes and np.may_share_memory(out, arrays[0]):
             run = partial(_in_place, run)
         parallel_rows(run, out.size, out.size, *flat, *numbers)
+
+    @op.kernel(
+        "cuda",
+        when=lambda *specs, **attributes: same_float32(*specs),
+        layout=dense_or_repeated_scalar if backward else contiguous,
+        scratch=False,
+    )
+    def _(xp, out, *arrays, **attributes):
+        if not modules:
+            modules[:] = [import_module(f"..cpu.{module}", __package__)]
+        run, numbers = kernel(modules[0], **attributes)
+        arrays = arrays[skipped:]
+        flat = (
+            flatten_repeated_grad(out, *arrays)
+            if backward
+            else [a.reshape(-1) for a in (out, *arrays)]
+        )
+        printed(run)(xp, *flat, *numbers)
 
 
 def _in_place(run, out, x, *rest):

@@ -54,7 +54,8 @@ def smallest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> Non
     if xp is np:
         _reduce(np.minimum, x, axis, out, keepdims)
     else:
-        xp.min(x, axis=axis, keepdims=keepdims, out=out)
+        # Without `out`: CuPy's min takes it for a dtype where CUB reduces.
+        xp.copyto(out, xp.min(x, axis=axis, keepdims=keepdims))
 
 
 def _reduce(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> None:

@@ -15,6 +15,7 @@ from ...dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ...dtypes import dtype as dtype_class
 from ...kernels.common import copy as copies
 from ...kernels.common.float8 import LARGEST, saturated_copy, saturates
+from ...kernels.cuda import float8 as float8_on_gpu
 from ...kernels.runtime import thresholds
 from ...memory.ledger import SAVED, TEMPORARY
 from ...modes import local
@@ -60,6 +61,11 @@ def _(xp, out, input, *, memory_format):
     copies.copy(out, input)
 
 
+@clone.kernel("cuda", when=float8_on_gpu.is_float8)
+def _(xp, out, input, *, memory_format):
+    float8_on_gpu.convert(xp, out, input)
+
+
 @clone.vjp("input")
 def _(g):
     return g
@@ -83,6 +89,11 @@ def convert(xp, out, input, *, dtype):
 @convert.kernel("cpu", when=worth_moving)
 def _(xp, out, input, *, dtype):
     copies.copy(out, input if out.dtype.kind == "c" else input.real)
+
+
+@convert.kernel("cuda", when=float8_on_gpu.is_float8)
+def _(xp, out, input, *, dtype):
+    float8_on_gpu.convert(xp, out, input)
 
 
 @convert.vjp("input")
@@ -122,6 +133,11 @@ def copy(xp, out, input, src):
 @copy.kernel("cpu", when=worth_moving)
 def _(xp, out, input, src):
     copies.copy(out, src if out.dtype.kind == "c" else src.real)
+
+
+@copy.kernel("cuda", when=float8_on_gpu.is_float8)
+def _(xp, out, input, src):
+    float8_on_gpu.convert(xp, out, src)
 
 
 @copy.vjp("input")
@@ -173,6 +189,13 @@ def _fill_samples(make):
 def filled(xp, out, input, value):
     """Return a tensor of one value in the shape and dtype of ``input``."""
     cast_into(xp, out, value)
+
+
+@filled.kernel("cuda", when=float8_on_gpu.is_float8)
+def _(xp, out, input, value):
+    if isinstance(value, int | float):
+        value = fitted(value, BY_NUMPY[out.dtype])
+    float8_on_gpu.convert(xp, out, value)
 
 
 @filled.vjp("input")

@@ -11,6 +11,8 @@ from math import inf
 from ...dtypes import INT, float32, int64
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
+from ...kernels.cuda.embedding import add_rows as add_rows_on_gpu
+from ...kernels.cuda.kernel import is_float
 from ...modes import no_grad
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
@@ -113,6 +115,13 @@ def _(xp, out, grad, index, *, rows, padding):
 
     out.fill(0)
     add_rows(out, grad.reshape(index.size, out.shape[1]), index.reshape(-1))
+    if padding is not None:
+        out[padding].fill(0)
+
+
+@row_sums.kernel("cuda", when=lambda grad, index, **_: is_float(grad), layout=contiguous)
+def _(xp, out, grad, index, *, rows, padding):
+    add_rows_on_gpu(xp, out, grad.reshape(index.size, out.shape[1]), index.reshape(-1))
     if padding is not None:
         out[padding].fill(0)
 

@@ -15,6 +15,8 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous, heavy
 from ...kernels.common.reduce import average, total
+from ...kernels.cuda import normalization as on_gpu
+from ...kernels.cuda.kernel import is_float
 from ...kernels.runtime import threads
 from ...spec import Spec
 from ..registry import op
@@ -138,6 +140,16 @@ def norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, sha
     xp.multiply(out, rstd, out=out)
 
 
+def _on_gpu(*specs, shape, axes, **_):
+    return is_float(*specs) and on_gpu.supported(shape, axes)
+
+
+@norm_grad.kernel("cuda", when=_on_gpu, layout=contiguous, scratch=False)
+def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+    view = on_gpu.View(shape, axes, affine)
+    on_gpu.backward(xp, view, dx, dw, db, grad, input, weight, mean, rstd)
+
+
 def _gradients(g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec):
     dx, dw, db = norm_grad(g, input, weight, mean, rstd, shape, axes, affine)
     return (
@@ -187,6 +199,11 @@ def _declare(name, doc, cases):
         return _gradients(
             g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec
         )
+
+    @normalize_view.kernel("cuda", when=_on_gpu, layout=contiguous)
+    def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
+        view = on_gpu.View(shape, axes, affine)
+        on_gpu.forward(xp, view, out, mean, None, rstd, input, weight, bias, eps)
 
     @normalize_view.composite
     def _(input, weight, bias, *, shape, axes, affine, eps):
@@ -342,6 +359,12 @@ def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     normalize(y, none, rstd.reshape(-1), x, w, none, eps)
 
 
+@rms_norm_view.kernel("cuda", when=_on_gpu, layout=contiguous)
+def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
+    view = on_gpu.View(shape, axes, affine)
+    on_gpu.forward(xp, view, out, None, None, rstd, input, weight, None, eps)
+
+
 @rms_norm_view.vjp("input", "weight")
 def _(g, needs, input, weight, rstd, shape, axes, affine, weight_spec):
     dx, dw, _ = norm_grad(g, input, weight, None, rstd, shape, axes, affine)
@@ -434,6 +457,12 @@ def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes
         _by_channels("batch_norm_grad", x, *planes, *numbers)
         return
     batch_norm_grad(out, dw, db, g, x, w, *numbers)
+
+
+@batch_norm_view.kernel("cuda", when=_on_gpu, layout=contiguous)
+def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
+    view = on_gpu.View(shape, axes, affine)
+    on_gpu.forward(xp, view, out, mean, var, rstd, input, weight, bias, eps)
 
 
 @batch_norm_view.vjp("input", "weight", "bias")

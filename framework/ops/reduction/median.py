@@ -17,6 +17,7 @@ from ...spec import Spec
 from ..registry import function, op
 from .minmax import _pair, into_each, need_elements, one_dim, place, search_samples, share
 from .minmax_strided import key_dtype, sortable
+from .sort import sort_keys
 from .sum import kept, reduced_shape
 
 
@@ -77,7 +78,7 @@ def kth_along(xp, values, indices, keys, places, input, *, k, dim, keepdim, medi
     if not input.size:
         return
     n = input.shape[dim]
-    order = xp.argpartition(input, [k - 1, n - 1] if median else k - 1, axis=dim)
+    order = xp.argpartition(sort_keys(xp, input), [k - 1, n - 1] if median else k - 1, axis=dim)
     found = xp.take(order, xp.arange(k - 1, k), axis=dim)
     if median and input.dtype.kind not in "iub":
         last = xp.take(order, xp.arange(n - 1, n), axis=dim)

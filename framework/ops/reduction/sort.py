@@ -30,8 +30,17 @@ _SORTED_WORK = 16  # of an element that is sorted, in additions of one
 HEAP = 256  # a heap finds the best of so many times as many elements, or the best 4
 
 
+def sort_keys(xp, input):
+    """Return what an array library sorts in place of ``input``: CuPy sorts no bfloat16.
+
+    float32 has a number for each of bfloat16's, in the same order.
+    """
+    return input if xp is np or input.dtype.name != "bfloat16" else input.astype("float32")
+
+
 def _order(xp, input, dim, descending):
     # Stable both ways: equal elements keep their order, and NaN counts as the largest.
+    input = sort_keys(xp, input)
     if not descending:
         return xp.argsort(input, axis=dim, kind="stable")
     back = (*[slice(None)] * dim, slice(None, None, -1))
@@ -179,7 +188,7 @@ def topk_along(xp, values, indices, keys, places, input, *, k, dim, largest):
     n = input.shape[dim]
     if n > SMALL and 0 < k < n // 4 and input.size:
         # Select first, then sort only the chosen. Which of equal elements are chosen is open.
-        order = xp.argpartition(input, n - k if largest else k - 1, axis=dim)
+        order = xp.argpartition(sort_keys(xp, input), n - k if largest else k - 1, axis=dim)
         chosen = xp.arange(n - k, n) if largest else xp.arange(k)
         candidates = xp.sort(xp.take(order, chosen, axis=dim), axis=dim)
         found = _taken(xp, input, candidates, dim)
@@ -252,12 +261,18 @@ def unique_of(xp, input, *, dim, where):
 
     These two are empty if it is not asked ``where`` they are.
     """
+    keys = sort_keys(xp, input)
     if not where:
-        values = xp.unique(input, axis=dim, equal_nan=False)
-        return values, xp.empty((0,), "int64"), xp.empty((0,), "int64")
+        values = xp.unique(keys, axis=dim, equal_nan=False)
+        return (
+            values.astype(input.dtype, copy=False),
+            xp.empty((0,), "int64"),
+            xp.empty((0,), "int64"),
+        )
     values, inverse, counts = xp.unique(
-        input, return_inverse=True, return_counts=True, axis=dim, equal_nan=False
+        keys, return_inverse=True, return_counts=True, axis=dim, equal_nan=False
     )
+    values = values.astype(input.dtype, copy=False)
     return values, inverse.reshape(input.shape if dim is None else input.shape[dim]), counts
 
 

@@ -186,7 +186,8 @@ def _view_dtype_samples(make):
 @op(name="_view_dtype", view=True, infer=_view_dtype_infer, samples=_view_dtype_samples)
 def view_dtype(xp, input, *, dtype):
     """View the bytes as elements of another dtype."""
-    if input.dtype.itemsize != dtype.itemsize and input.strides[-1] != input.dtype.itemsize:
+    last = input.strides[-1] if input.size else input.dtype.itemsize  # CuPy's empty ones have any
+    if input.dtype.itemsize != dtype.itemsize and last != input.dtype.itemsize:
         raise RuntimeError(
             f"view: self.stride(-1) must be 1 to view {input.dtype} as {dtype.name} (different "
             "element sizes). Make it contiguous first."

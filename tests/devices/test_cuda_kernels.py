@@ -1,0 +1,174 @@
+"""Every kernel for CUDA gives what the CPU gives, on every sample of its op; run by g++ here."""
+
+from __future__ import annotations
+
+import copy
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework.dtypes import float32, float64
+from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
+from lowtide.framework.kernels.cuda.printer import Unprintable, printed
+from tests.devices import cuda_on_cpu
+from tests.devices.test_twins import assert_equal, run
+from tests.optim.cases import OPTIONS
+from tests.samples import over_samples
+
+EIGHT_BITS = {"Adam8bit", "AdamW8bit"}  # they have loops of their own
+pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="there is no g++")
+
+
+def has_kernel(op: Any) -> bool:
+    """True for an op with a kernel of its own on GPUs."""
+    return any(k.device == "cuda" for k in op.kernels)
+
+
+@over_samples(of=has_kernel)
+@pytest.mark.parametrize("dtype", [float32, float64], ids=lambda d: d.name)
+def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, dtype: Any) -> None:
+    outputs, gradients, saved = run(op, inputs, attributes, lt.device("cpu"))
+    with cuda_on_cpu.cuda_kernels():
+        there, gradients_there, saved_there = run(op, inputs, attributes, lt.device("sim"))
+    assert_equal(there, outputs, dtype)
+    assert_equal(gradients_there, gradients, dtype)
+    assert saved_there == saved
+
+
+# Loops that are no walk over flat arrays of one type, each with its own kernel or none.
+NOT_PRINTED = {
+    "activation.smooth": {"glu", "glu_grad"},
+    "elementwise.special": set(),
+    "loss.elementwise": {
+        "bce_weighted", "bce_weighted_grad", "_total", "squared_error_sums", "bent_error_sums",
+        "bce_with_logits_sums", "binary_cross_entropy_sums",
+    },
+    "optim.elementwise": {"_gradient"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_PRINTED)
+def test_all_other_loops_are_printed(name: str) -> None:
+    module = import_module(f"lowtide.framework.kernels.cpu.{name}")
+    refused = set()
+    for key, loop in vars(module).items():
+        if type(loop) is Kernel and loop.py_func.__module__ == module.__name__:
+            try:
+                printed(loop)
+            except Unprintable:
+                refused.add(key)
+    assert refused == NOT_PRINTED[name]
+
+
+def _summed(x: Any) -> Any:
+    total = 0.0
+    for i in range(x.size):
+        total += x[i]
+    return total
+
+
+def _strided(out: Any, x: Any) -> None:
+    for i in range(0, x.size, 2):
+        out[i] = x[i]
+
+
+def _neighbors(out: Any, x: Any) -> None:
+    for i in range(x.size):
+        out[i] = x[i + 1]
+
+
+@pytest.mark.parametrize("loop", [_summed, _strided, _neighbors])
+def test_what_a_gpu_would_compute_otherwise_is_refused(loop: Any) -> None:
+    with pytest.raises(Unprintable, match=rf"{loop.__name__}, line \d+: "):
+        printed(Kernel(loop, {}))
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIONS if n not in EIGHT_BITS])
+def test_an_optimizer_steps_as_on_the_cpu(name: str) -> None:
+    values = np.random.default_rng(0).standard_normal((33, 41)).astype(np.float32)
+    for options in OPTIONS[name]:
+        ends = []
+        for where in ("cpu", "sim"):
+            with cuda_on_cpu.cuda_kernels():
+                p = lt.tensor(values).to(where).requires_grad_()
+                optimizer = getattr(lt.optim, name)([p], **options)
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    (p * p).sum().backward()
+                    optimizer.step()
+                ends.append(p.detach().cpu().numpy())
+        np.testing.assert_allclose(*ends, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_takes_no_memory() -> None:
+    with cuda_on_cpu.cuda_kernels():
+        p = lt.ones(100, device="sim").requires_grad_()
+        optimizer = lt.optim.AdamW([p])
+        p.grad = lt.ones(100, device="sim")
+        optimizer.step()  # makes the state
+        lt.reset_peak_memory_stats("sim")
+        before = lt.memory_allocated("sim")
+        optimizer.step()
+        assert lt.max_memory_allocated("sim") == before
+
+
+@pytest.mark.parametrize("dtype", [lt.float8_e4m3fn, lt.float8_e5m2], ids=str)
+def test_eight_bit_floats_have_the_bits_of_the_cpu(dtype: Any) -> None:
+    random = np.random.default_rng(0)
+    drawn = random.standard_normal(4000) * 10.0 ** random.uniform(-7, 7, 4000)
+    ties = np.arange(256, dtype=np.uint8).view(dtype.np).astype(np.float64)
+    between = (ties[1:] + ties[:-1]) / 2  # halfway from one number to the next
+    values = np.concatenate([drawn, ties, between, [np.inf, -np.inf, np.nan, 448, 464, 465, 61440]])
+    x = lt.tensor(values.astype(np.float32))
+    with cuda_on_cpu.cuda_kernels():
+        there = x.to("sim")
+        packed = there.to(dtype)
+        assert lt.equal(packed.cpu().view(lt.uint8) & 0x7F, x.to(dtype).view(lt.uint8) & 0x7F)
+        for wanted in (lt.float32, lt.float64, lt.int32, lt.bfloat16, lt.bool):
+            some = x.abs().clamp(max=400.0).nan_to_num()  # an integer has no more
+            expected = some.to(dtype).to(wanted)
+            assert lt.equal(some.to("sim").to(dtype).to(wanted).cpu(), expected)
+        strided = packed[::3].clone()
+        assert strided.cpu().view(lt.uint8).tolist() == packed.cpu().view(lt.uint8)[::3].tolist()
+        filled = lt.empty(3, dtype=dtype, device="sim").fill_(1.5)
+        assert filled.float().tolist() == [1.5] * 3
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 6, 7), (2, 6, 3, 5), (40, 300)], ids=str)
+@pytest.mark.parametrize("kind", ["layer", "group", "instance", "batch", "rms"])
+def test_normalizations_of_every_shape(shape: Any, kind: str) -> None:
+    if kind == "instance" and len(shape) < 3:
+        pytest.skip("instances have planes")
+    channels = shape[1]
+    made = {
+        "layer": lambda: lt.nn.LayerNorm(shape[-1]),
+        "group": lambda: lt.nn.GroupNorm(channels // 5 or 3 if len(shape) == 2 else 2, channels),
+        "instance": lambda: (lt.nn.InstanceNorm1d, lt.nn.InstanceNorm2d)[len(shape) - 3](
+            channels, affine=True
+        ),
+        "batch": lambda: (lt.nn.BatchNorm1d, lt.nn.BatchNorm1d, lt.nn.BatchNorm2d)[len(shape) - 2](
+            channels
+        ),
+        "rms": lambda: lt.nn.RMSNorm(shape[-1]),
+    }
+    if kind == "group" and channels % (channels // 5 or 3 if len(shape) == 2 else 2):
+        pytest.skip("groups are of one size")
+    x = lt.randn(*shape, dtype=lt.float64)
+    g = lt.randn(*shape, dtype=lt.float64)
+    made_once = made[kind]().double()
+    for p in made_once.parameters():
+        p.data.normal_()
+    found = {}
+    for where in ("cpu", "sim"):
+        with cuda_on_cpu.cuda_kernels():
+            norm = copy.deepcopy(made_once).to(where)
+            here = x.detach().to(where).requires_grad_()
+            out = norm(here)
+            out.backward(g.to(where))
+            kept = [here.grad, *[p.grad for p in norm.parameters()], *norm.buffers()]
+            found[where] = [t.cpu().numpy() for t in (out.detach(), *kept)]
+    for a, b in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)
