@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from lowtide.framework.device import device
 from lowtide.framework.devices import backend
 from lowtide.framework.devices.sim.array import SimArray
 from lowtide.framework.devices.sim.backend import SIM
+from lowtide.framework.dtypes import bfloat16
 from lowtide.framework.ops.registry import OPS
 
 COMPILER = shutil.which("g++")
@@ -94,18 +96,92 @@ def _argument(value: Any) -> Any:
     return ctypes.c_longlong(value)
 
 
+class _Blas:
+    """Stands for ``cupy.cuda.cublas``: products of matrices that are given by addresses."""
+
+    def sgemmStridedBatched(self, handle: int, *arguments: Any) -> None:
+        """Of float32."""
+        o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count = arguments
+        kind = np.dtype(np.float32)
+        self._run(
+            kind, kind, o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count
+        )
+
+    def dgemmStridedBatched(self, handle: int, *arguments: Any) -> None:
+        """Of float64."""
+        o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count = arguments
+        kind = np.dtype(np.float64)
+        self._run(
+            kind, kind, o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count
+        )
+
+    def gemmStridedBatchedEx(
+        self, handle: int, o1: int, o2: int, m: int, n: int, k: int, alpha: int, x: int, kind: int,
+        ldx: int, sx: int, y: int, kind_y: int, ldy: int, sy: int, beta: int, z: int, kind_z: int,
+        ldz: int, sz: int, count: int, computed: int, algorithm: int,
+    ) -> None:  # fmt: skip
+        """Of halves, summed in float32."""
+        assert (kind, computed) in ((2, 68), (14, 68))
+        assert kind == kind_y == kind_z
+        of = np.dtype(np.float16) if kind == 2 else bfloat16.np
+        number = np.dtype(np.float32)
+        self._run(
+            of, number, o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count
+        )
+
+    def _run(
+        self, kind: Any, number: Any, o1: int, o2: int, m: int, n: int, k: int, alpha: int, x: int,
+        ldx: int, sx: int, y: int, ldy: int, sy: int, beta: int, z: int, ldz: int, sz: int,
+        count: int,
+    ) -> None:  # fmt: skip
+        # Columns lie side by side; cuBLAS checks the leading dimensions just so.
+        assert ldx >= (k if o1 else m)
+        assert ldy >= (n if o2 else k)
+        assert ldz >= m
+        scale, keep = (_at(p, 1, number)[0] for p in (alpha, beta))
+        for i in range(count):
+            first = _columns(x + i * sx * kind.itemsize, k if o1 else m, m if o1 else k, ldx, kind)
+            second = _columns(y + i * sy * kind.itemsize, n if o2 else k, k if o2 else n, ldy, kind)
+            made = _columns(z + i * sz * kind.itemsize, m, n, ldz, kind)
+            wide = [
+                a.astype(number) for a in (first.T if o1 else first, second.T if o2 else second)
+            ]
+            found = scale * (wide[0] @ wide[1])
+            made[...] = found if keep == 0 else found + keep * made.astype(number)
+
+
+def _at(address: int, count: int, kind: Any) -> Any:
+    held = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
+    return np.frombuffer(held, kind)
+
+
+def _columns(address: int, rows: int, columns: int, leading: int, kind: Any) -> Any:
+    flat = _at(address, leading * (columns - 1) + rows, kind)
+    steps = (kind.itemsize, leading * kind.itemsize)
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), steps)
+
+
+_CUDA = SimpleNamespace(cublas=_Blas(), device=SimpleNamespace(get_cublas_handle=lambda: 0))
+
+
+def _data(array: SimArray) -> Any:
+    return SimpleNamespace(ptr=int(array._a.__array_interface__["data"][0]))
+
+
 @contextmanager
 def cuda_kernels() -> Iterator[None]:
     """Let ``sim`` choose the kernels of a GPU, and run them."""
     be = backend(device("sim"))
-    SIM.__dict__["RawModule"] = RawModule
+    SIM.__dict__.update(RawModule=RawModule, cuda=_CUDA)
+    if not hasattr(SimArray, "data"):
+        SimArray.data = property(_data)
     before, be.kernel_key = be.kernel_key, "cuda"
     _forget_plans(be)
     try:
         yield
     finally:
         be.kernel_key = before
-        del SIM.__dict__["RawModule"]
+        del SIM.__dict__["RawModule"], SIM.__dict__["cuda"]
         _forget_plans(be)
 
 

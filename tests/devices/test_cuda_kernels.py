@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.dtypes import float32, float64
+from lowtide.framework.devices.sim.array import SimArray
+from lowtide.framework.devices.sim.backend import SIM
+from lowtide.framework.dtypes import float32, float64, tolerance
 from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
+from lowtide.framework.kernels.cuda import attention, matmul
 from lowtide.framework.kernels.cuda.printer import Unprintable, printed
+from lowtide.framework.kernels.runtime import thresholds
+from lowtide.framework.ops.convolution import routes
 from tests.devices import cuda_on_cpu
 from tests.devices.test_twins import assert_equal, run
 from tests.optim.cases import OPTIONS
@@ -172,3 +177,115 @@ def test_normalizations_of_every_shape(shape: Any, kind: str) -> None:
             found[where] = [t.cpu().numpy() for t in (out.detach(), *kept)]
     for a, b in zip(*found.values(), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)
+
+
+def drawn_product(random: Any, kind: Any) -> tuple[Any, Any, Any]:
+    """Operands and a result of a product, with any strides that NumPy has views for."""
+    m, n, k = random.integers(1, 6, 3)
+    stack = tuple(random.integers(1, 4, random.integers(0, 4)))
+
+    def array(*shape: int) -> Any:
+        order = list(random.permutation(len(shape)))
+        if random.random() < 0.5:
+            order = list(range(len(shape)))
+        if random.random() < 0.5 and len(shape) >= 2:
+            order[-2:] = order[-2:][::-1]
+        larger = [shape[d] + random.integers(0, 3) * (random.random() < 0.5) for d in order]
+        made = random.standard_normal(larger).astype(kind)
+        made = made[tuple(slice(0, shape[d]) for d in order)]
+        return made.transpose(np.argsort(order))
+
+    def some(shape: tuple[int, ...]) -> tuple[int, ...]:
+        kept = shape[random.integers(0, len(shape) + 1) :]
+        return tuple(1 if random.random() < 0.3 else s for s in kept)
+
+    return array(*some(stack), m, k), array(*some(stack), k, n), array(*stack, m, n)
+
+
+@pytest.mark.parametrize("kind", [lt.float32, lt.float64, lt.float16, lt.bfloat16], ids=str)
+def test_products_of_any_strides(kind: Any) -> None:
+    random, done = np.random.default_rng(0), 0
+    with cuda_on_cpu.cuda_kernels():
+        for _ in range(400):
+            a, b, out = drawn_product(random, kind.np)
+            alpha, beta = random.choice([1.0, 0.5]), random.choice([0.0, 1.0, -2.0])
+            wide = np.float64
+            expected = alpha * (a.astype(wide) @ b.astype(wide))
+            expected = np.broadcast_to(expected, out.shape) + beta * out.astype(wide)
+            before = out.copy()
+            given = [SimArray(x) for x in (a, b, out)]
+            if not matmul.multiply(SIM, *given, alpha=alpha, beta=beta):
+                np.testing.assert_array_equal(out, before)
+                continue
+            done += 1
+            rtol, atol = tolerance(kind)
+            found = out.astype(wide)
+            np.testing.assert_allclose(found, expected, rtol=4 * rtol, atol=8 * atol)
+    assert done > 150
+
+
+@pytest.mark.parametrize("limit", [1 << 25, 4096, 1024, 128], ids="{} bytes".format)
+@pytest.mark.parametrize("case", range(12))
+def test_attention_of_any_shape_and_workspace(
+    case: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "WORKSPACE", limit)
+    random = np.random.default_rng(case)
+    batch, key_heads, shared, rows, columns = (int(n) for n in random.integers(1, 5, 5))
+    columns += int(random.integers(0, 70))
+    size, width = (int(n) for n in random.integers(1, 9, 2))
+    heads = key_heads * (shared if case % 2 else 1)
+    q = lt.randn(batch, rows, heads, size, dtype=lt.float64).transpose(1, 2)
+    k = lt.randn(batch, key_heads, columns, size, dtype=lt.float64)
+    v = lt.randn(batch, columns, key_heads, width, dtype=lt.float64).transpose(1, 2)
+    masks = [
+        None, lt.rand(rows, columns) < 0.6, lt.randn(batch, 1, 1, columns, dtype=lt.float64),
+        lt.rand(1, heads, rows, 1) < 0.7,
+    ]  # fmt: skip
+    mask = masks[case % 4]
+    options = {"is_causal": mask is None and case % 3 == 0, "enable_gqa": heads != key_heads}
+    g = lt.randn(batch, heads, rows, width, dtype=lt.float64)
+    found = []
+    for where in ("cpu", "sim"):
+        with cuda_on_cpu.cuda_kernels():
+            given = [x.detach().to(where).requires_grad_() for x in (q, k, v)]
+            there = None if mask is None else mask.to(where)
+            out = lt.nn.functional.scaled_dot_product_attention(*given, there, **options)
+            out.backward(g.to(where))
+            found.append([t.detach().cpu().numpy() for t in (out, *[x.grad for x in given])])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("limit", [1 << 25, 2000], ids="{} bytes".format)
+@pytest.mark.parametrize("case", range(14))
+def test_convolutions_of_any_shape_and_workspace(
+    case: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thresholds, "TILE_BYTES_ELSEWHERE", limit)
+    routes.route.cache_clear()
+    random = np.random.default_rng(case)
+    nd = case % 3 + 1
+    groups, batch = int(random.integers(1, 3)), int(random.integers(1, 5))
+    window, stride, dilation, padding = (
+        tuple(int(n) for n in random.integers(low, high, nd))
+        for low, high in ((1, 4), (1, 3), (1, 3), (0, 3))
+    )
+    image = [
+        d * (k - 1) + 1 + int(random.integers(0, 9)) for k, d in zip(window, dilation, strict=True)
+    ]
+    x = lt.randn(batch, 2 * groups, *image, dtype=lt.float64)
+    w = lt.randn(3 * groups, 2, *window, dtype=lt.float64)
+    b = lt.randn(3 * groups, dtype=lt.float64)
+    f = getattr(lt.nn.functional, f"conv{nd}d")
+    found = []
+    for where in ("cpu", "sim"):
+        with cuda_on_cpu.cuda_kernels():
+            given = [t.detach().to(where).requires_grad_() for t in (x, w, b)]
+            out = f(*given, stride, padding, dilation, groups)
+            lt.manual_seed(case)
+            out.backward(lt.randn(*out.shape, dtype=lt.float64).to(where))
+            found.append([t.detach().cpu().numpy() for t in (out, *[t.grad for t in given])])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-10)
+    routes.route.cache_clear()

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ..cuda import matmul as on_gpu
 from ..runtime import blas, threads, thresholds
 
 UNIT = 16  # rows or columns that are not divided
@@ -43,9 +44,12 @@ def divides(shape: Sequence[int], inner: int) -> bool:
 
 def matmul_into(xp: Any, a: Any, b: Any, out: Any) -> Any:
     """Compute ``out = a @ b`` and return it, for kernels of any array module."""
-    if xp is np and divides(out.shape, a.shape[-1]):
-        multiply(a, b, out)
-    else:
+    if xp is np:
+        if divides(out.shape, a.shape[-1]):
+            multiply(a, b, out)
+        else:
+            np.matmul(a, b, out=out)
+    elif not (hasattr(xp, "cuda") and on_gpu.multiply(xp, a, b, out)):
         xp.matmul(a, b, out=out)
     return out
 

@@ -111,6 +111,11 @@ class CudaKernel:
         made((blocks,), (threads,), tuple(given))
 
 
+def has_cuda(xp: Any) -> bool:
+    """True for an array module that compiles CUDA C++: CuPy."""
+    return hasattr(xp, "RawModule")
+
+
 def blocks_for(elements: int) -> int:
     """Return how many blocks walk over so many elements, THREADS at a time."""
     return min(-(-elements // THREADS), MOST_BLOCKS)

@@ -100,3 +100,6 @@ TILE_BYTES = 1 << 20
 Attention's tiles of 2^18 bytes take 1.3 times as long, those of 2^22 0.8, at four times the
 workspace; the columns of a convolution (8 x 2 x 224 x 224 by 2 x 2) 1.4, and 0.9 with 2^21.
 """
+
+TILE_BYTES_ELSEWHERE = 1 << 25
+"""Bytes of such a tile on other devices, where a call costs more than the memory: 32 MiB."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import BOOL, bool_, float32
+from ...kernels.cuda import attention as on_gpu
 from ...random.generator import draw
 from ...random.philox import Rng
 from ...spec import Spec
@@ -144,6 +145,17 @@ def _(
         xp.matmul(s, value[b, heads, None, :columns], out=o[b, heads, :, rows])
 
     tiling.for_each(run, scores, kept)
+
+
+def _scores_on_gpu(query, key, value, *_, **__):
+    tiles = on_gpu.Tiles(query.shape, key.shape, query.dtype.itemsize)
+    return (Spec((tiles.elements,), query.dtype),)
+
+
+@attend.kernel("cuda", when=on_gpu.supported, layout=rows_ready, scratch=_scores_on_gpu)
+def _(xp, out, lse, scores, query, key, value, attn_mask, rng, *, p, causal, scale, order=HEADS):
+    out = _restored(out, order)
+    on_gpu.forward(xp, out, lse, scores, query, key, value, attn_mask, causal, scale)
 
 
 @attend.vjp("query", "key", "value", "attn_mask")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import float32
+from ...kernels.cuda import attention as on_gpu
 from ...random.philox import Rng
 from ...spec import Spec
 from ..registry import op
@@ -157,6 +158,25 @@ def _(
         _add_to(xp, tiling, products, dk, tile, t, q[b, heads, :, rows])
 
     tiling.for_each(run, scores, grads, kept, products, weighted)
+
+
+def _scores_on_gpu(grad, query, key, *_, **__):
+    tiles = on_gpu.Tiles(query.shape, key.shape, query.dtype.itemsize)
+    return (Spec((tiles.elements,), query.dtype),) * 2
+
+
+@attend_grad.kernel(
+    "cuda", when=lambda grad, *rest, bias, **a: not bias and on_gpu.supported(*rest, **a),
+    layout=rows_ready, scratch=_scores_on_gpu,
+)  # fmt: skip
+def _(
+    xp, dq, dk, dv, dmask, scores, grads, grad, query, key, value, attn_mask, rng, result, lse, *,
+    p, causal, scale, bias,
+):  # fmt: skip
+    on_gpu.backward(
+        xp, dq, dk, dv, scores, grads, grad, query, key, value, attn_mask, result,
+        xp.ascontiguousarray(lse), causal, scale,
+    )  # fmt: skip
 
 
 def _clear(tiling, causal, dk, dv) -> None:

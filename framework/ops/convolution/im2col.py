@@ -12,6 +12,8 @@ from itertools import product
 from math import prod
 
 from ...kernels.common.matmul import matmul_into
+from ...kernels.cuda import im2col as on_gpu
+from ...kernels.cuda.kernel import has_cuda
 from ...kernels.runtime import blas, threads, thresholds
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes, ceil_div, evenly, tiles
 
@@ -106,12 +108,14 @@ class Columns(_Products):
         self.rows = sizes.groups * sizes.taps  # of the columns of one image
         self.line = prod(self.out[1:])  # positions of a line
         high = max(1, self.out[0])
-        lines = max(1, thresholds.TILE_BYTES // max(1, self.rows * self.line * sizes.itemsize))
+        room = thresholds.TILE_BYTES if sizes.cpu else thresholds.TILE_BYTES_ELSEWHERE
+        lines = max(1, room // max(1, self.rows * self.line * sizes.itemsize))
         lines = max(lines, ceil_div(WIDE, max(1, self.line)))
         if lines >= self.out[0]:
             self.images, self.lines = max(1, min(lines // high, self.batch)), high
         else:
             self.images, self.lines = 1, evenly(self.out[0], lines)
+        self.geometry = on_gpu.geometry(sizes, self.out)
 
     @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
@@ -187,6 +191,9 @@ class Columns(_Products):
             last: The line after the last.
             beside: See ``columns``.
         """
+        if self._on_gpu(xp, images):
+            on_gpu.unroll(xp, columns, images, self.geometry, (first, last), beside)
+            return
         tile = self._by_element(xp, columns, images.shape[0], first, last, beside)
         full = (slice(0, last - first), *[slice(0, n) for n in self.out[1:]])
         for taps, positions, elements in self._shifts(first, last):
@@ -197,10 +204,16 @@ class Columns(_Products):
 
     def roll(self, xp, columns, images, first, last) -> None:
         """Add columns to where :meth:`unroll` takes them from."""
+        if self._on_gpu(xp, images):
+            on_gpu.roll(xp, columns, images, self.geometry, (first, last))
+            return
         tile = self._by_element(xp, columns, images.shape[0], first, last, False)
         for taps, positions, elements in self._shifts(first, last):
             view = images[(..., *elements)]
             xp.add(view, tile[taps][(..., *positions)], out=view)
+
+    def _on_gpu(self, xp, images):
+        return not self.sizes.cpu and has_cuda(xp) and on_gpu.takes(images)
 
     def _tiles(self):
         # (first image, last, first line, last) of each tile.

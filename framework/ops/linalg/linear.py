@@ -13,7 +13,7 @@ from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
 from .bfloat16_matmul import multiply, supports, workspace
-from .matmul import as_rows, check_number, foldable, folded, matmul
+from .matmul import as_rows, blas_ready, check_number, foldable, folded, matmul
 
 
 def _linear_infer(input, weight, bias):
@@ -72,6 +72,20 @@ def linear(xp, out, input, weight, bias=None):
     """
     out, input = folded(out, input, weight.T)
     xp.matmul(input, weight.T, out=out)
+    if bias is not None:
+        xp.add(out, bias, out=out)
+
+
+def _half_on_gpu(input, weight, bias):
+    same = bias is None or bias.dtype is input.dtype
+    return same and weight.ndim == 2 and input.dtype.is_half and weight.dtype is input.dtype
+
+
+@linear.kernel("cuda", dtypes="half", when=_half_on_gpu, layout=blas_ready)
+@linear.kernel("cuda", layout=blas_ready)
+def _(xp, out, input, weight, bias):
+    out, input = folded(out, input, weight.T)
+    products.matmul_into(xp, input, weight.T, out)
     if bias is not None:
         xp.add(out, bias, out=out)
 

@@ -172,6 +172,18 @@ def matmul(xp, out, input, other):
     xp.matmul(input, other, out=out)
 
 
+def _half_on_gpu(input, other):
+    matrices = min(input.ndim, other.ndim) > 1
+    return matrices and input.dtype.is_half and other.dtype is input.dtype
+
+
+@matmul.kernel("cuda", dtypes="half", when=_half_on_gpu, layout=blas_ready)
+@matmul.kernel("cuda", layout=blas_ready)
+def _(xp, out, input, other):
+    out, input = folded(out, input, other)
+    products.matmul_into(xp, input, other, out)
+
+
 def _tall(input, other):
     return prod(input.shape[:-1]), other.shape[-1]
 
