@@ -289,3 +289,59 @@ def test_convolutions_of_any_shape_and_workspace(
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-10)
     routes.route.cache_clear()
+
+
+def on_both(run: Any, *values: Any) -> list[list[Any]]:
+    """What ``run`` of tensors returns, and their gradients, on the CPU and by CUDA kernels."""
+    found = []
+    for where in ("cpu", "sim"):
+        with cuda_on_cpu.cuda_kernels():
+            given = [x.detach().to(where) for x in values]
+            real = [x.requires_grad_() for x in given if x.is_floating_point()]
+            out = run(*given)
+            lt.manual_seed(0)
+            out.backward(lt.randn(*out.shape, dtype=out.dtype).to(where))
+            results = [out.detach(), *[x.grad for x in real if x.grad is not None]]
+            found.append([t.cpu().numpy() for t in results])
+    return found
+
+
+@pytest.mark.parametrize(
+    "shape", [(5, 7), (4, 300), (3, 1500), (2, 40, 3), (2, 300, 2, 3)], ids=str
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy_of_any_shape(shape: Any, smoothing: float, weighted: bool) -> None:
+    x = lt.randn(*shape, dtype=lt.float64) * 3
+    classes = lt.randint(0, shape[1], (shape[0], *shape[2:]))
+    classes.view(-1)[1] = -100
+    weight = lt.rand(shape[1], dtype=lt.float64) if weighted else None
+
+    def run(x: Any, classes: Any) -> Any:
+        w = None if weight is None else weight.to(x.device)
+        options = {"reduction": "none", "label_smoothing": smoothing}
+        return lt.nn.functional.cross_entropy(x, classes, w, **options)
+
+    for a, b in zip(*on_both(run, x, classes), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+
+
+def test_a_class_out_of_range_makes_its_row_nan_and_no_other() -> None:
+    with cuda_on_cpu.cuda_kernels():
+        x = lt.randn(4, 3, device="sim").requires_grad_()
+        classes = lt.tensor([0, 3, -1, 2], device="sim")
+        loss = lt.nn.functional.cross_entropy(x, classes, reduction="none")
+        loss.backward(lt.ones(4, device="sim"))
+        assert loss.isnan().tolist() == [False, True, True, False]
+        assert x.grad.isnan().any(1).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("count", [1 << 14, (1 << 14) + 1, 20479, 20481, 24584])
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "hardtanh", "hardsigmoid", "relu6"])
+def test_bitmasks_of_any_length(count: int, name: str) -> None:
+    f = getattr(lt.nn.functional, name)
+    x = lt.randn(count, dtype=lt.float64) * 3
+    x[::97] = float("nan")
+    x[::89] = 0.0
+    for a, b in zip(*on_both(lambda x: f(x), x), strict=True):
+        np.testing.assert_array_equal(b, a)

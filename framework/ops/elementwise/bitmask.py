@@ -24,6 +24,8 @@ from ...kernels.common.layout import (
     flatten_repeated_grad,
     worth_compiling,
 )
+from ...kernels.cuda import bitmask as on_gpu
+from ...kernels.cuda.kernel import is_float
 from ...kernels.runtime import threads, thresholds
 from ...modes import local
 from ...spec import Spec
@@ -149,6 +151,15 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
         numbers = [float(v) for v in for_loop(out.dtype, **attributes)]
         parallel_tiles(loop, out.size, out.reshape(-1), bitmask, arrays[-1].reshape(-1), *numbers)
 
+    @made.kernel(
+        "cuda", when=lambda input, **_: is_float(input), layout=contiguous,
+        scratch=lambda input, **attributes: infer(input, **attributes)[2:-1],
+    )  # fmt: skip
+    def _(xp, out, bitmask, *arrays, **attributes):
+        declared.plain(xp, out, *arrays, **attributes)
+        values, segment = out if of_result else arrays[-1], ends(out.dtype, **attributes)
+        on_gpu.fill(xp, bitmask, values, *segment, nan_inside)
+
     return made
 
 
@@ -217,6 +228,14 @@ def select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
 def _(xp, out, work, grad, bitmask, *, inside, outside):
     numbers = (float(inside), float(outside))
     parallel_tiles("choose", out.size, *flatten_repeated_grad(out, grad, bitmask), *numbers)
+
+
+@select_by_mask.kernel(
+    "cuda", when=lambda grad, *_, **__: is_float(grad), layout=dense_or_repeated_scalar,
+    scratch=False,
+)  # fmt: skip
+def _(xp, out, work, grad, bitmask, *, inside, outside):
+    on_gpu.select(xp, *flatten_repeated_grad(out, grad, bitmask), inside, outside)
 
 
 @select_by_mask.vjp("grad")

@@ -16,6 +16,7 @@ import warnings
 from ...dtypes import FLOAT, float32, int64
 from ...kernels.common.layout import contiguous, heavy
 from ...kernels.common.strided_ufuncs import negate
+from ...kernels.cuda import cross_entropy as on_gpu
 from ...spec import Spec
 from ..activation.softmax import log_softmax
 from ..creation.from_data import tensor
@@ -114,6 +115,16 @@ def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_s
     )
 
 
+@cross_entropy_rows.kernel(
+    "cuda", when=lambda input, target, weight, **_: on_gpu.takes(input, target, weight),
+    layout=contiguous, scratch=False,
+)  # fmt: skip
+def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
+    sizes = class_targets.sizes(input)
+    given = (input, target, weight, sizes, ignore_index, label_smoothing)
+    on_gpu.rows(xp, out, top, total, *given)
+
+
 @cross_entropy_rows.vjp("input")
 def _(g, input, target, weight, top, total, ignore_index, label_smoothing):
     return cross_entropy_grad(g, input, target, weight, top, total, ignore_index, label_smoothing)
@@ -192,6 +203,16 @@ def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_s
     class_targets.run_compiled(
         "_grad", [out, input], [grad, top, total, target], weight, ignore_index, label_smoothing
     )
+
+
+@cross_entropy_grad.kernel(
+    "cuda", when=lambda grad, input, target, weight, *_, **__: on_gpu.takes(input, target, weight),
+    layout=contiguous,
+)  # fmt: skip
+def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
+    sizes = class_targets.sizes(input)
+    given = (input, target, weight, top, total, sizes, ignore_index, label_smoothing)
+    on_gpu.rows_grad(xp, out, grad, *given)
 
 
 # Negative log likelihood: linear in its input
