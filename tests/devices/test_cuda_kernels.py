@@ -345,3 +345,25 @@ def test_bitmasks_of_any_length(count: int, name: str) -> None:
     x[::89] = 0.0
     for a, b in zip(*on_both(lambda x: f(x), x), strict=True):
         np.testing.assert_array_equal(b, a)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("hidden", [3, 300])
+@pytest.mark.parametrize("given", [False, True])
+def test_recurrent_nets_of_both_directions(kind: str, hidden: int, given: bool) -> None:
+    options = {"bidirectional": True, "bias": given, "num_layers": 2}
+    if kind == "LSTM" and given and hidden == 3:
+        options["proj_size"] = 2
+    made_once = getattr(lt.nn, kind)(5, hidden, **options).double()
+    size = options.get("proj_size", hidden)
+    x, h = lt.randn(4, 2, 5, dtype=lt.float64), lt.randn(4, 2, size, dtype=lt.float64)
+    c = lt.randn(4, 2, hidden, dtype=lt.float64)
+
+    def run(x: Any, h: Any, c: Any) -> Any:
+        net = copy.deepcopy(made_once).to(x.device)
+        state = (h if kind == "GRU" else (h, c)) if given else None
+        out, last = net(x, state)
+        return out + (last if kind == "GRU" else last[1]).sum()
+
+    for a, b in zip(*on_both(run, x, h, c), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)

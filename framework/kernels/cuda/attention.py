@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from .kernel import CudaKernel, is_float
+from .kernel import CudaKernel, address, is_float
 from .matmul import multiply
 
 WORKSPACE = 1 << 25  # bytes of scores at a time, at most: what cuBLAS takes for itself, too
@@ -146,7 +146,7 @@ class Tiles:
         """Turn the scores of a tile into probabilities, in place."""
         added, shown = 0, 0
         if mask is not None:
-            added, shown = (0, _address(mask)) if mask.dtype.kind == "b" else (_address(mask), 0)
+            added, shown = (0, address(mask)) if mask.dtype.kind == "b" else (address(mask), 0)
         heads, lines, first, example, head = self.places(tile)
         _SOFTMAX.launch(
             xp, scores.dtype, scores.size // self.columns, _threads(self.columns), scores, lse,
@@ -161,14 +161,9 @@ class Tiles:
         """Turn the gradients of a tile's probabilities, ``rows``, into those of its scores."""
         _SOFTMAX_GRAD.launch(
             xp, rows.dtype, rows.size // self.columns, _threads(self.columns), grads, rows,
-            _address(above), _address(result), self.columns, int(result.shape[3]),
+            address(above), address(result), self.columns, int(result.shape[3]),
             *self.places(tile), *_steps(above), *_steps(result),
         )  # fmt: skip
-
-
-def _address(array: Any) -> int:
-    # Of an array of any strides: the kernel gets them, too.
-    return int(array.data.ptr)
 
 
 def _steps(array: Any) -> tuple[int, ...]:

@@ -116,6 +116,11 @@ def has_cuda(xp: Any) -> bool:
     return hasattr(xp, "RawModule")
 
 
+def address(array: Any) -> int:
+    """Return where an array of any strides begins, for kernels that are told its strides too."""
+    return int(array.data.ptr)
+
+
 def blocks_for(elements: int) -> int:
     """Return how many blocks walk over so many elements, THREADS at a time."""
     return min(-(-elements // THREADS), MOST_BLOCKS)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from ...kernels.common.layout import contiguous
 from ...kernels.common.matmul import matmul_into
 from ...kernels.common.strided_ufuncs import negate
+from ...kernels.cuda import recurrent as recurrent_on_gpu
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op
@@ -91,6 +92,17 @@ def _(
     _forward(
         step, xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0,
         runs, reverse,
+    )  # fmt: skip
+
+
+@gru_sequence.kernel("cuda", when=rnn.on_gpu, layout=contiguous)
+def _(
+    xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
+    reverse,
+):  # fmt: skip
+    _forward(
+        recurrent_on_gpu.gru, xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh,
+        b_ih, b_hh, h0, runs, reverse,
     )  # fmt: skip
 
 
@@ -222,6 +234,20 @@ def _(
     _backward(
         slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
         grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
+    )  # fmt: skip
+
+
+@gru_grad.kernel(
+    "cuda", when=lambda g, h, input, *rest, **_: rnn.on_gpu(input, *rest), layout=contiguous
+)
+def _(
+    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
+):  # fmt: skip
+    _backward(
+        recurrent_on_gpu.gru_grad, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side,
+        room, more, grad_out, grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse,
+        needs,
     )  # fmt: skip
 
 

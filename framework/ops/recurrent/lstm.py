@@ -17,6 +17,7 @@ from ...kernels.common import matmul as products
 from ...kernels.common.layout import contiguous
 from ...kernels.common.matmul import matmul_into
 from ...kernels.common.strided_ufuncs import negate
+from ...kernels.cuda import recurrent as recurrent_on_gpu
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op
@@ -139,6 +140,17 @@ def _(
     _forward(
         step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh,
         b_ih, b_hh, w_hr, h0, c0, runs, reverse,
+    )  # fmt: skip
+
+
+@lstm_sequence.kernel("cuda", when=rnn.on_gpu, layout=contiguous)
+def _(
+    xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
+    w_hr, h0, c0, *, runs, reverse,
+):  # fmt: skip
+    _forward(
+        recurrent_on_gpu.lstm, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t,
+        input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, runs, reverse,
     )  # fmt: skip
 
 
@@ -332,6 +344,20 @@ def _(
         slope, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden,
         grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs,
         reverse, needs,
+    )  # fmt: skip
+
+
+@lstm_grad.kernel(
+    "cuda", when=lambda g, h, c, input, *rest, **_: rnn.on_gpu(input, *rest), layout=contiguous
+)
+def _(
+    xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
+    grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
+):  # fmt: skip
+    _backward(
+        recurrent_on_gpu.lstm_grad, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden,
+        above, hidden, grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates,
+        cells, runs, reverse, needs,
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous
 from ...kernels.common.matmul import matmul_into
+from ...kernels.cuda.kernel import is_float
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..linalg.linear import linear
@@ -81,6 +82,11 @@ def joined(shape, runs, reverse):
                 continue
         merged.append(each)
     return tuple(merged)
+
+
+def on_gpu(input, *specs, **_):
+    """True for operands that are all float32 or all float64; None stands for one left out."""
+    return is_float(input, *specs)
 
 
 def preceding(step, states, initial):
