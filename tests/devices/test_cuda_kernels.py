@@ -12,7 +12,7 @@ import pytest
 import lowtide as lt
 from lowtide.framework.devices.sim.array import SimArray
 from lowtide.framework.devices.sim.backend import SIM
-from lowtide.framework.dtypes import float32, float64, tolerance
+from lowtide.framework.dtypes import bfloat16, float32, float64, tolerance
 from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
 from lowtide.framework.kernels.cuda import attention, matmul
 from lowtide.framework.kernels.cuda.printer import Unprintable, printed
@@ -33,7 +33,7 @@ def has_kernel(op: Any) -> bool:
 
 
 @over_samples(of=has_kernel)
-@pytest.mark.parametrize("dtype", [float32, float64], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=lambda d: d.name)
 def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, dtype: Any) -> None:
     outputs, gradients, saved = run(op, inputs, attributes, lt.device("cpu"))
     with cuda_on_cpu.cuda_kernels():

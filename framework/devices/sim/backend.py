@@ -154,6 +154,8 @@ def _checked(name: str, allowed: frozenset[str], module: Any) -> Any:
         named = {RENAMED.get((name, k), k): lower(v, deep) for k, v in kwargs.items()}
         if name == "take":
             named["mode"] = "wrap"
+        if name in ("min", "amin") and getattr(named.get("out"), "size", 1) == 0:
+            raise TypeError(f"{name}: CuPy takes an empty `out` for a dtype.")
         if name in ("matmul", "einsum", "tensordot"):
             _refuse_batched_bfloat16(name, given)
         _refuse_types(name, given)

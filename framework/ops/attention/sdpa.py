@@ -148,8 +148,9 @@ def _(
 
 
 def _scores_on_gpu(query, key, value, *_, **__):
-    tiles = on_gpu.Tiles(query.shape, key.shape, query.dtype.itemsize)
-    return (Spec((tiles.elements,), query.dtype),)
+    dtype = float32 if query.dtype.is_half else query.dtype
+    tiles = on_gpu.Tiles(query.shape, key.shape, dtype.itemsize)
+    return (Spec((tiles.elements,), dtype),)
 
 
 @attend.kernel("cuda", when=on_gpu.supported, layout=rows_ready, scratch=_scores_on_gpu)

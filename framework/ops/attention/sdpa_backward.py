@@ -161,8 +161,9 @@ def _(
 
 
 def _scores_on_gpu(grad, query, key, *_, **__):
-    tiles = on_gpu.Tiles(query.shape, key.shape, query.dtype.itemsize)
-    return (Spec((tiles.elements,), query.dtype),) * 2
+    dtype = float32 if query.dtype.is_half else query.dtype
+    tiles = on_gpu.Tiles(query.shape, key.shape, dtype.itemsize)
+    return (Spec((tiles.elements,), dtype),) * 2
 
 
 @attend_grad.kernel(

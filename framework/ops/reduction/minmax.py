@@ -222,8 +222,8 @@ def _search(name, word):
             xp.copyto(values, input)
             indices.fill(0)
             return
-        find, where = (xp.max, xp.argmax) if word == "largest" else (xp.min, xp.argmin)
-        find(input, axis=dim, keepdims=keepdim, out=values)
+        find, where = (largest, xp.argmax) if word == "largest" else (smallest, xp.argmin)
+        find(xp, input, dim, values, keepdim)
         shape = reduced_shape(input.shape, (dim,), False)
         where(_along_last(xp, moved, input, dim), axis=-1, out=indices.reshape(shape))
 
