@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..kernels.cuda import random as on_gpu
+from ..kernels.cuda.kernel import has_cuda
 from ..spec import SCALARS, ScalarSpec
 
 _MASK32 = 0xFFFFFFFF
@@ -32,7 +34,7 @@ MASK64 = 0xFFFFFFFFFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57  # the multipliers of Philox 4x32
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85  # what its key grows by in each of ten rounds
 _HOST_CHUNK = 512  # counters at a time: six uint64 arrays of it stay within the first cache
-_DEVICE_CHUNK = 1 << 16
+_DEVICE_CHUNK = 1 << 20
 _BY_HAND = 64  # words up to which Python's integers are quicker than arrays
 _COMPILED_FROM = 1 << 16  # words from which loading the compiled kernel pays
 _COMPILED_AFTER = 1 << 20  # words in small draws that took as long as loading it would have
@@ -73,6 +75,9 @@ def bits(xp: Any, out: Any, rng: Rng, first: int = 0) -> None:
         from ..kernels.cpu.random import philox
 
         philox.bits(flat, rng.seed, counter)
+        return
+    if n and has_cuda(xp):
+        on_gpu.bits(xp, flat, rng.seed, counter)
         return
     if xp is np and n <= _BY_HAND:
         listed = [w for k in range(-(-n // 4)) for w in _philox_of_one(rng.seed, counter + k)]

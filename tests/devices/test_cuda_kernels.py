@@ -18,6 +18,7 @@ from lowtide.framework.kernels.cuda import attention, matmul
 from lowtide.framework.kernels.cuda.printer import Unprintable, printed
 from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.convolution import routes
+from lowtide.framework.random import philox
 from tests.devices import cuda_on_cpu
 from tests.devices.test_twins import assert_equal, run
 from tests.optim.cases import OPTIONS
@@ -244,12 +245,14 @@ def test_attention_of_any_shape_and_workspace(
     ]  # fmt: skip
     mask = masks[case % 4]
     options = {"is_causal": mask is None and case % 3 == 0, "enable_gqa": heads != key_heads}
+    options["dropout_p"] = 0.4 if case % 5 > 2 else 0.0
     g = lt.randn(batch, heads, rows, width, dtype=lt.float64)
     found = []
     for where in ("cpu", "sim"):
         with cuda_on_cpu.cuda_kernels():
             given = [x.detach().to(where).requires_grad_() for x in (q, k, v)]
             there = None if mask is None else mask.to(where)
+            lt.manual_seed(case)
             out = lt.nn.functional.scaled_dot_product_attention(*given, there, **options)
             out.backward(g.to(where))
             found.append([t.detach().cpu().numpy() for t in (out, *[x.grad for x in given])])
@@ -367,3 +370,26 @@ def test_recurrent_nets_of_both_directions(kind: str, hidden: int, given: bool) 
 
     for a, b in zip(*on_both(run, x, h, c), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 1021, 5000])
+@pytest.mark.parametrize("seed", [0, 3, (1 << 64) - 5])
+def test_random_words_are_those_of_the_cpu(count: int, seed: int) -> None:
+    expected = np.empty(count, np.uint32)
+    found = np.empty_like(expected)
+    for rng, first in ((philox.Rng(seed, 7), 0), (philox.Rng(seed, (1 << 64) - 2), 8)):
+        philox.bits(np, expected, rng, first)
+        with cuda_on_cpu.cuda_kernels():
+            philox.bits(SIM, SimArray(found), rng, first)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("name", ["dropout", "alpha_dropout", "dropout1d"])
+def test_dropout_drops_what_the_cpu_drops(p: float, name: str) -> None:
+    def run(x: Any) -> Any:
+        lt.manual_seed(1)
+        return getattr(lt.nn.functional, name)(x, p)
+
+    for a, b in zip(*on_both(run, lt.randn(30, 41, 5, dtype=lt.float64)), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)

@@ -12,20 +12,24 @@ from typing import Any
 
 from .kernel import CudaKernel, address, is_float
 from .matmul import multiply
+from .random import PHILOX, signed
 
 WORKSPACE = 1 << 25  # bytes of scores at a time, at most: what cuBLAS takes for itself, too
 
 _SOFTMAX = CudaKernel(
     "lt_attention_softmax",
-    """
+    PHILOX
+    + """
 /* Rows of scores become probabilities; `lse` gets the logarithm of each sum, or is `known`. A row
    is that of (example, head, line): of `heads` heads and `lines` lines; the first is number
-   `first` of `all_lines`. A mask of numbers is added, one of bools hides where it is false. */
+   `first` of `all_lines`. A mask of numbers is added, one of bools hides where it is false. If
+   `dropped` is there it gets the probabilities after dropout; it may be `scores` itself. */
 extern "C" __global__ void lt_attention_softmax(
     T *scores, T *lse, T *added, unsigned char *shown, long long columns, long long heads,
     long long lines, long long first, long long all_heads, long long all_lines,
     long long example, long long head, long long causal, long long step0, long long step1,
-    long long step2, long long step3, long long known) {
+    long long step2, long long step3, long long known, T *dropped, long long seed,
+    long long offset, long long threshold, T rescale) {
     __shared__ T room[32];
     long long line = first + blockIdx.x % lines, h = head + blockIdx.x / lines % heads;
     long long b = example + blockIdx.x / lines / heads;
@@ -53,20 +57,30 @@ extern "C" __global__ void lt_attention_softmax(
         if (total == 0) total = 1;
         if (threadIdx.x == 0) *kept = lt_log(total);
     }
-    for (long long c = threadIdx.x; c < columns; c += blockDim.x) row[c] /= total;
+    long long element = ((b * all_heads + h) * all_lines + line) * columns;
+    for (long long c = threadIdx.x; c < columns; c += blockDim.x) {
+        T p = row[c] / total;
+        row[c] = p;
+        if (dropped)
+            dropped[blockIdx.x * columns + c] =
+                is_kept(seed, offset, element + c, threshold) ? p * rescale : T(0);
+    }
 }
 """,
 )
 
 _SOFTMAX_GRAD = CudaKernel(
     "lt_attention_softmax_grad",
-    """
+    PHILOX
+    + """
 /* The gradient of each row's scores, in place of that of its probabilities `rows`. From these the
    product of the row of the result, which is `width` long, and its gradient is taken. */
 extern "C" __global__ void lt_attention_softmax_grad(
     T *grads, T *rows, T *above, T *result, long long columns, long long width, long long heads,
     long long lines, long long first, long long example, long long head, long long a0, long long a1,
-    long long a2, long long a3, long long r0, long long r1, long long r2, long long r3) {
+    long long a2, long long a3, long long r0, long long r1, long long r2, long long r3,
+    long long all_heads, long long all_lines, long long seed, long long offset,
+    long long threshold, T rescale) {
     __shared__ T room[32];
     long long line = first + blockIdx.x % lines, h = head + blockIdx.x / lines % heads;
     long long b = example + blockIdx.x / lines / heads;
@@ -75,7 +89,12 @@ extern "C" __global__ void lt_attention_softmax_grad(
     for (long long d = threadIdx.x; d < width; d += blockDim.x) along += g[d * a3] * o[d * r3];
     along = block_sum(along, room);
     T *t = grads + blockIdx.x * columns, *p = rows + blockIdx.x * columns;
-    for (long long c = threadIdx.x; c < columns; c += blockDim.x) t[c] = (t[c] - along) * p[c];
+    long long element = ((b * all_heads + h) * all_lines + line) * columns;
+    for (long long c = threadIdx.x; c < columns; c += blockDim.x) {
+        T d = t[c];
+        if (threshold) d = is_kept(seed, offset, element + c, threshold) ? d * rescale : T(0);
+        t[c] = (d - along) * p[c];
+    }
 }
 """,
 )
@@ -141,9 +160,9 @@ class Tiles:
 
     def softmax(
         self, xp: Any, scores: Any, lse: Any, mask: Any, tile: tuple[slice, slice, slice],
-        causal: bool, known: bool,
+        causal: bool, known: bool, dropped: Any, drops: Any,
     ) -> None:  # fmt: skip
-        """Turn the scores of a tile into probabilities, in place."""
+        """Turn the scores of a tile into probabilities, in place; ``dropped`` after dropout."""
         added, shown = 0, 0
         if mask is not None:
             added, shown = (0, address(mask)) if mask.dtype.kind == "b" else (address(mask), 0)
@@ -151,18 +170,18 @@ class Tiles:
         _SOFTMAX.launch(
             xp, scores.dtype, scores.size // self.columns, _threads(self.columns), scores, lse,
             added, shown, self.columns, heads, lines, first, self.heads, self.rows, example, head,
-            int(causal), *_steps(mask), int(known),
+            int(causal), *_steps(mask), int(known), dropped if drops[2] else 0, *drops,
         )  # fmt: skip
 
     def softmax_grad(
         self, xp: Any, grads: Any, rows: Any, above: Any, result: Any,
-        tile: tuple[slice, slice, slice],
+        tile: tuple[slice, slice, slice], drops: Any,
     ) -> None:  # fmt: skip
         """Turn the gradients of a tile's probabilities, ``rows``, into those of its scores."""
         _SOFTMAX_GRAD.launch(
             xp, rows.dtype, rows.size // self.columns, _threads(self.columns), grads, rows,
             address(above), address(result), self.columns, int(result.shape[3]),
-            *self.places(tile), *_steps(above), *_steps(result),
+            *self.places(tile), *_steps(above), *_steps(result), self.heads, self.rows, *drops,
         )  # fmt: skip
 
 
@@ -171,10 +190,17 @@ def _steps(array: Any) -> tuple[int, ...]:
 
 
 def supported(query: Any, key: Any, value: Any, mask: Any = None, *_: Any, **given: Any) -> bool:
-    """True for operands of attention that the kernels here take: not for dropout."""
+    """True for operands of attention that the kernels here take."""
     known = mask is None or mask.dtype.name == "bool" or mask.dtype is query.dtype
     sizes = (*query.shape, *key.shape, value.shape[3])
-    return known and not given["p"] and is_float(query, key, value) and 0 not in sizes
+    return known and given["p"] < 1 and is_float(query, key, value) and 0 not in sizes
+
+
+def _drops(rng: Any, p: float) -> tuple[int, int, int, float]:
+    # Seed, offset, threshold and scale of dropout; threshold 0 without.
+    if not p:
+        return (0, 0, 0, 1.0)
+    return signed(rng.seed), signed(rng.offset), round(p * 2**32), 1.0 / (1.0 - p)
 
 
 def _threads(columns: int) -> int:
@@ -201,36 +227,37 @@ def _product(xp: Any, a: Any, b: Any, out: Any, alpha: float = 1.0, beta: float 
 
 def forward(
     xp: Any, out: Any, lse: Any, scores: Any, query: Any, key: Any, value: Any, mask: Any,
-    causal: bool, scale: float,
+    rng: Any, p: float, causal: bool, scale: float,
 ) -> None:  # fmt: skip
     """Fill ``out``, (batch, heads, rows, size) of any strides, and ``lse``, contiguous."""
     tiles = Tiles(query.shape, key.shape, scores.itemsize)
     q, o, seen = tiles.split(query), tiles.split(out), _mask(xp, tiles, mask)
+    drops = _drops(rng, p)
     for tile in tiles:
         b, h, r = tile
         s = tiles.cut(scores, tile)
         _product(xp, q[b, h, :, r], key[b, h, None].swapaxes(-1, -2), s, scale)
-        tiles.softmax(xp, s, lse, seen, tile, causal, False)
+        tiles.softmax(xp, s, lse, seen, tile, causal, False, s, drops)
         _product(xp, s, value[b, h, None], o[b, h, :, r])
 
 
 def backward(
     xp: Any, dq: Any, dk: Any, dv: Any, scores: Any, grads: Any, grad: Any, query: Any, key: Any,
-    value: Any, mask: Any, result: Any, lse: Any, causal: bool, scale: float,
+    value: Any, mask: Any, rng: Any, result: Any, lse: Any, p: float, causal: bool, scale: float,
 ) -> None:  # fmt: skip
     """Fill the gradients of query, key and value; ``result`` and ``lse`` are forward's."""
     tiles = Tiles(query.shape, key.shape, scores.itemsize)
     q, g, to = tiles.split(query), tiles.split(grad), tiles.split(dq)
-    seen = _mask(xp, tiles, mask)
+    seen, drops = _mask(xp, tiles, mask), _drops(rng, p)
     for tile in tiles:
         b, h, r = tile
         s, t = tiles.cut(scores, tile), tiles.cut(grads, tile)
         rows, above = q[b, h, :, r], g[b, h, :, r]
         _product(xp, rows, key[b, h, None].swapaxes(-1, -2), s, scale)
-        tiles.softmax(xp, s, lse, seen, tile, causal, True)
-        _to_keys(xp, dv[b, h], s, above, r)
+        tiles.softmax(xp, s, lse, seen, tile, causal, True, t, drops)
+        _to_keys(xp, dv[b, h], t if p else s, above, r)
         _product(xp, above, value[b, h, None].swapaxes(-1, -2), t)
-        tiles.softmax_grad(xp, t, s, grad, result, tile)
+        tiles.softmax_grad(xp, t, s, grad, result, tile, drops)
         _product(xp, t, key[b, h, None], to[b, h, :, r], scale)
         _to_keys(xp, dk[b, h], t, rows, r, scale)
 

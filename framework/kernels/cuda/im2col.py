@@ -9,7 +9,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from .kernel import THREADS, CudaKernel, blocks_for
+
+_TYPES = (np.dtype("float32"), np.dtype("float64"))
 
 _SIZES = """
 struct Sizes { /* of three dims: window, step, dilation, padding before, image, positions */
@@ -151,4 +155,4 @@ def roll(
 
 def takes(images: Any) -> bool:
     """True for arrays of a type, and of as many dims, as the kernels here know."""
-    return images.dtype.name in ("float32", "float64") and images.ndim <= 5
+    return images.dtype in _TYPES and images.ndim <= 5

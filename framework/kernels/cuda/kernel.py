@@ -83,7 +83,7 @@ class CudaKernel:
     def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source
-        self._made: dict[tuple[str, str], Any] = {}
+        self._made: dict[Any, Any] = {}  # by the array module's name and NumPy's dtype
 
     def text(self, dtype: str) -> str:
         """Return what is compiled for an element type, by NumPy's name."""
@@ -101,7 +101,7 @@ class CudaKernel:
         """
         if not blocks:
             return
-        key = xp.__name__, dtype.name
+        key = xp.__name__, dtype
         made = self._made.get(key)
         if made is None:
             module = xp.RawModule(code=self.text(dtype.name), options=("--std=c++17",))

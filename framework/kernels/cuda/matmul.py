@@ -10,17 +10,18 @@ float16 and bfloat16 are multiplied as they are, and summed in float32.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ...dtypes import bfloat16, float16, float32, float64
+
 CALLS = 256  # at most: stacks that take more are copied by CuPy
 _COMPUTE_FLOAT32 = 68  # CUBLAS_COMPUTE_32F
 _DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
-_TYPES = {"float16": 2, "bfloat16": 14}  # CUDA_R_16F, CUDA_R_16BF
 _NUMBERS: dict[tuple[str, float], Any] = {}  # cuBLAS reads alpha and beta where they lie
 
 
@@ -36,7 +37,8 @@ def multiply(xp: Any, a: Any, b: Any, out: Any, alpha: float = 1.0, beta: float 
         beta: See above.
     """
     kind = out.dtype
-    if a.dtype != kind or b.dtype != kind or kind.name not in _ROUTINES:
+    routine = _ROUTINES.get(kind)  # by dtype: its name is made anew at every look
+    if routine is None or a.dtype != kind or b.dtype != kind:
         return False
     calls = _plan(a.shape, a.strides, b.shape, b.strides, out.shape, out.strides, kind.itemsize)
     if calls is None:
@@ -48,27 +50,26 @@ def multiply(xp: Any, a: Any, b: Any, out: Any, alpha: float = 1.0, beta: float 
             out.fill(0)
         return True
     cublas, handle = xp.cuda.cublas, xp.cuda.device.get_cublas_handle()
-    scale, keep = _number(kind.name, alpha), _number(kind.name, beta)
+    run, number = routine
+    scale, keep = _number(number, alpha), _number(number, beta)
     addresses, at_out = (a.data.ptr, b.data.ptr), out.data.ptr
-    run = _ROUTINES[kind.name]
     for operations, sizes, (x, at_x, *of_x), (y, at_y, *of_y), (to, *of_out), count in calls:
         run(
-            cublas, handle, kind.name, *operations, *sizes, scale, addresses[x] + at_x, *of_x,
+            cublas, handle, *operations, *sizes, scale, addresses[x] + at_x, *of_x,
             addresses[y] + at_y, *of_y, keep, at_out + to, *of_out, count,
         )  # fmt: skip
     return True
 
 
-def _single(cublas: Any, handle: int, _: str, *arguments: Any) -> None:
+def _single(cublas: Any, handle: int, *arguments: Any) -> None:
     cublas.sgemmStridedBatched(handle, *arguments)
 
 
-def _double(cublas: Any, handle: int, _: str, *arguments: Any) -> None:
+def _double(cublas: Any, handle: int, *arguments: Any) -> None:
     cublas.dgemmStridedBatched(handle, *arguments)
 
 
-def _half(cublas: Any, handle: int, name: str, *arguments: Any) -> None:
-    kind = _TYPES[name]
+def _half(kind: int, cublas: Any, handle: int, *arguments: Any) -> None:
     o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count = arguments
     cublas.gemmStridedBatchedEx(
         handle, o1, o2, m, n, k, alpha, x, kind, ldx, sx, y, kind, ldy, sy, beta, z, kind, ldz, sz,
@@ -76,15 +77,22 @@ def _half(cublas: Any, handle: int, name: str, *arguments: Any) -> None:
     )  # fmt: skip
 
 
-_ROUTINES = {"float32": _single, "float64": _double, "float16": _half, "bfloat16": _half}
+# The call, and of which type alpha and beta are.
+_ROUTINES: dict[Any, tuple[Any, str]] = {
+    float32.np: (_single, "float32"),
+    float64.np: (_double, "float64"),
+    float16.np: (partial(_half, 2), "float32"),  # CUDA_R_16F
+    bfloat16.np: (partial(_half, 14), "float32"),  # CUDA_R_16BF
+}
 
 
-def _number(name: str, value: float) -> int:
-    kind = "float64" if name == "float64" else "float32"
+def _number(kind: str, value: float) -> int:
+    # The address of a number that lives on.
     found = _NUMBERS.get((kind, value))
     if found is None:
-        found = _NUMBERS[kind, value] = np.array(value, kind)
-    return int(found.ctypes.data)
+        held = np.array(value, kind)
+        found = _NUMBERS[kind, value] = (held, int(held.ctypes.data))
+    return found[1]
 
 
 @lru_cache(maxsize=4096)

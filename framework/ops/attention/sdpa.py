@@ -156,7 +156,7 @@ def _scores_on_gpu(query, key, value, *_, **__):
 @attend.kernel("cuda", when=on_gpu.supported, layout=rows_ready, scratch=_scores_on_gpu)
 def _(xp, out, lse, scores, query, key, value, attn_mask, rng, *, p, causal, scale, order=HEADS):
     out = _restored(out, order)
-    on_gpu.forward(xp, out, lse, scores, query, key, value, attn_mask, causal, scale)
+    on_gpu.forward(xp, out, lse, scores, query, key, value, attn_mask, rng, p, causal, scale)
 
 
 @attend.vjp("query", "key", "value", "attn_mask")

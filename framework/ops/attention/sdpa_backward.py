@@ -175,8 +175,8 @@ def _(
     p, causal, scale, bias,
 ):  # fmt: skip
     on_gpu.backward(
-        xp, dq, dk, dv, scores, grads, grad, query, key, value, attn_mask, result,
-        xp.ascontiguousarray(lse), causal, scale,
+        xp, dq, dk, dv, scores, grads, grad, query, key, value, attn_mask, rng,
+        result, xp.ascontiguousarray(lse), p, causal, scale,
     )  # fmt: skip
 
 

@@ -17,6 +17,8 @@ from math import prod
 from ...dtypes import bool_, float32, int32
 from ...kernels.common.copy import line_copier
 from ...kernels.common.layout import contiguous, heavy
+from ...kernels.cuda import random as on_gpu
+from ...kernels.cuda.kernel import is_float
 from ...kernels.runtime import threads, thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
@@ -105,6 +107,11 @@ def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
 
     flat, target = input.reshape(-1), out.reshape(-1)
     noise.dropout(target, flat, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)
+
+
+@mask.kernel("cuda", when=lambda input, *_, **__: is_float(input), layout=contiguous, scratch=False)
+def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
+    on_gpu.dropout(xp, out, input, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)
 
 
 def draw_kept(xp, kept, words, rng, first, p) -> None:
