@@ -130,10 +130,14 @@ def measure(case: str, names: list[str], args: argparse.Namespace, spinning: lis
     pipes = []
     for name in names:
         here, there = context.Pipe()
-        context.Process(
-            target=serve, args=(there, name, case, args.threads, args.device), daemon=True
-        ).start()
-        pipes.append((here, here.recv()))  # one after the other: they would disturb each other
+        arguments = (there, name, case, args.threads, args.device)
+        context.Process(target=serve, args=arguments, daemon=True).start()
+        pipes.append([here])
+        if args.device == "cpu":  # one after the other: they would disturb each other
+            pipes[-1].append(here.recv())
+    if args.device != "cpu":
+        for pair in pipes:
+            pair.append(pair[0].recv())
     idle: list[list[float]] = [[] for _ in names]
     busy: list[list[float]] = [[] for _ in names]
     for turn in range(args.rounds * (2 if spinning else 1)):
