@@ -148,6 +148,7 @@ checkpointing
 optimizer_memory
 training_checkpoints
 reliability
+gpu
 from_pytorch
 public_names
 signatures
