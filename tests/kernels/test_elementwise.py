@@ -15,9 +15,10 @@ class Declaration:
     inputs = ("input",)
     inplace = None
 
-    def kernel(self, *_, **__):
+    def kernel(self, device, **_):
         def keep(function):
-            self.function = function
+            if device == "cpu":
+                self.function = function
 
         return keep
 

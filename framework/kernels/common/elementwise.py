@@ -64,39 +64,28 @@ def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth
     writes = bool(op.op.inplace)
     modules = []  # of the loops, once imported: a statement for it takes as long as a small loop
 
-    @op.kernel(
-        "cpu", when=when, layout=dense_or_repeated_scalar if backward else contiguous, scratch=False
-    )
-    def _(xp, out, *arrays, **attributes):
+    layout = dense_or_repeated_scalar if backward else contiguous
+
+    def call(out, arrays, attributes):
+        # The loop, flat arrays and numbers.
         if not modules:
             modules[:] = [import_module(f"..cpu.{module}", __package__)]
         run, numbers = kernel(modules[0], **attributes)
         arrays = arrays[skipped:]
-        flat = (
-            flatten_repeated_grad(out, *arrays)
-            if backward
-            else [a.reshape(-1) for a in (out, *arrays)]
-        )
-        if writes and np.may_share_memory(out, arrays[0]):
+        if backward:
+            return run, flatten_repeated_grad(out, *arrays), numbers
+        return run, [a.reshape(-1) for a in (out, *arrays)], numbers
+
+    @op.kernel("cpu", when=when, layout=layout, scratch=False)
+    def _(xp, out, *arrays, **attributes):
+        run, flat, numbers = call(out, arrays, attributes)
+        if writes and np.may_share_memory(out, arrays[skipped]):
             run = partial(_in_place, run)
         parallel_rows(run, out.size, out.size, *flat, *numbers)
 
-    @op.kernel(
-        "cuda",
-        when=lambda *specs, **attributes: same_float32(*specs),
-        layout=dense_or_repeated_scalar if backward else contiguous,
-        scratch=False,
-    )
+    @op.kernel("cuda", when=lambda *specs, **_: same_float32(*specs), layout=layout, scratch=False)
     def _(xp, out, *arrays, **attributes):
-        if not modules:
-            modules[:] = [import_module(f"..cpu.{module}", __package__)]
-        run, numbers = kernel(modules[0], **attributes)
-        arrays = arrays[skipped:]
-        flat = (
-            flatten_repeated_grad(out, *arrays)
-            if backward
-            else [a.reshape(-1) for a in (out, *arrays)]
-        )
+        run, flat, numbers = call(out, arrays, attributes)
         printed(run)(xp, *flat, *numbers)
 
 
