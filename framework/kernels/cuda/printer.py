@@ -6,10 +6,11 @@ A loop that Numba compiles for the CPU is Python over flat arrays that look alik
         for i in range(p.size):
             p[i] -= rate * _gradient(g[i], p[i], sign, decay)
 
-Its source is read, and each ``for`` becomes a loop in which every thread of the GPU takes each
-so-manieth element. What a printable loop may hold: names, elements ``a[i]`` and ``a[0]``, sizes,
-numbers, arithmetic, comparisons, ``if``, assignments, the functions of ``_FUNCTIONS``, and other
-functions of the same kind. All else raises :class:`Unprintable`, which names the line.
+The printer reads its source. Each ``for`` becomes a loop that the threads of the GPU share: with n
+threads, thread k takes the elements k, k + n, k + 2 n and so on. A printable loop may hold names,
+elements ``a[i]`` and ``a[0]``, sizes, numbers, arithmetic, comparisons, ``if``, assignments, the
+functions of ``_FUNCTIONS``, and functions of numbers that hold the same. Anything else raises
+:class:`Unprintable`, which names the line.
 
 Elements and numbers are of one type, ``T``; comparisons give ``bool``; counters are ``int``.
 """
