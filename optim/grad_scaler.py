@@ -331,8 +331,9 @@ def _gradients(optimizer: Any) -> list[Any]:
 
 
 def _unscaling(g: Any, factor: float, found: Any) -> Any:
-    """Return the call that unscales a gradient; on the CPU it allocates nothing."""
-    if fused.fits_host(g.numel(), g):
+    """Return the call that unscales a gradient; what is compiled allocates nothing."""
+    # On a GPU both arrays have to be of one type, and `found` is float32.
+    if fused.fits_host(g.numel(), g) or (g.dtype is float32 and fused.fits(g.numel(), g)):
         return fused.planned("unscale", (g, found), (factor,))
     if g.device.type in HOSTS:
         return blockwise_call(_unscale_part, (g, None), (factor, found._array))

@@ -393,3 +393,28 @@ def test_dropout_drops_what_the_cpu_drops(p: float, name: str) -> None:
 
     for a, b in zip(*on_both(run, lt.randn(30, 41, 5, dtype=lt.float64)), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [lt.float32, lt.float64], ids=str)
+@pytest.mark.parametrize("wrong", [None, float("inf"), float("nan")])
+def test_a_scaler_unscales_and_sees_what_is_not_finite(kind: Any, wrong: float | None) -> None:
+    with cuda_on_cpu.cuda_kernels():
+        p = lt.ones(700, dtype=kind, device="sim").requires_grad_()
+        optimizer = lt.optim.SGD([p], lr=1.0)
+        scaler = lt.amp.GradScaler("sim", init_scale=8.0)
+        p.grad = lt.full((700,), 4.0, dtype=kind, device="sim")
+        if wrong is not None:
+            p.grad[613] = wrong
+        scaler.scale(lt.ones(1, device="sim"))  # makes the scale
+        scaler.step(optimizer)
+        scaler.update()
+        expected = 0.5 if wrong is None else 1.0
+        assert p.detach().cpu().tolist() == [expected] * 700
+        assert scaler.get_scale() == (8.0 if wrong is None else 4.0)
+
+
+def test_arrays_of_several_dtypes_are_refused() -> None:
+    kernel = printed(import_module("lowtide.framework.kernels.cpu.optim.elementwise").unscale)
+    arrays = SimArray(np.zeros(3)), SimArray(np.zeros(1, np.float32))
+    with cuda_on_cpu.cuda_kernels(), pytest.raises(TypeError, match="arrays of one dtype"):
+        kernel(SIM, *arrays, 2.0)

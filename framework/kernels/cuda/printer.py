@@ -66,6 +66,10 @@ class Printed:
         """Run over flat, contiguous arrays of one dtype; the longest is walked."""
         arrays = arguments[: self.arrays]
         numbers = arguments[self.arrays :]
+        if any(a.dtype != arrays[0].dtype for a in arrays):
+            raise TypeError(
+                f"{self.kernel.name}: arrays of one dtype; got {[str(a.dtype) for a in arrays]}."
+            )
         sizes = [a.size for a in arrays]
         self.kernel.launch(
             xp, arrays[0].dtype, blocks_for(max(sizes)), THREADS, *arrays, *sizes,
