@@ -329,6 +329,62 @@ def test_cross_entropy_of_any_shape(shape: Any, smoothing: float, weighted: bool
         np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
 
 
+SHAPES_AND_DIMS = [
+    ((7,), 0), ((5, 33), 1), ((4, 300), 1), ((3, 1500), 1), ((300, 5), 0), ((1031, 2), 0),
+    ((2, 40, 3), 1), ((2, 3, 261, 5), 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "dim"), SHAPES_AND_DIMS, ids=str)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin"])
+def test_softmax_of_any_shape(shape: Any, dim: int, name: str) -> None:
+    x = lt.randn(*shape, dtype=lt.float64) * 5
+    x.select(dim, 2)[...] = float("inf") if name == "softmin" else -float("inf")
+
+    def run(x: Any) -> Any:
+        # An infinite result would make the gradient NaN.
+        return getattr(lt.nn.functional, name)(x, dim).clamp(min=-1e6)
+
+    for a, b in zip(*on_both(run, x), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("special", [-float("inf"), float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_of_a_row_without_a_number_is_nan_and_no_other(name: str, special: float) -> None:
+    x = lt.randn(5, 300, 2, dtype=lt.float64)
+    x[3, :, 1] = special
+    found = on_both(lambda x: getattr(lt.nn.functional, name)(x, 1), x)
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+        expected = np.zeros((5, 300, 2), bool)
+        expected[3, :, 1] = True
+        np.testing.assert_array_equal(np.isnan(b), expected)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_of_views_and_of_gradients_that_are_one_number(name: str) -> None:
+    x = lt.randn(3, 40, 70, dtype=lt.float64)
+
+    def run(x: Any) -> Any:
+        y = getattr(lt.nn.functional, name)(x.transpose(1, 2)[:, ::2], 1)
+        return (y.sum() + (y * y).sum()).view(1)
+
+    for a, b in zip(*on_both(run, x), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_has_second_derivatives(name: str) -> None:
+    def run(x: Any) -> Any:
+        y = getattr(lt.nn.functional, name)(x, 1)
+        (g,) = lt.autograd.grad((y * y * y).sum(), x, create_graph=True)
+        return g
+
+    for a, b in zip(*on_both(run, lt.randn(3, 270, 2, dtype=lt.float64)), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)
+
+
 def test_a_class_out_of_range_makes_its_row_nan_and_no_other() -> None:
     with cuda_on_cpu.cuda_kernels():
         x = lt.randn(4, 3, device="sim").requires_grad_()

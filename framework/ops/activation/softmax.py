@@ -13,6 +13,8 @@ from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...kernels.common.schedule import parallel_rows
+from ...kernels.cuda import softmax as on_gpu
+from ...kernels.cuda.kernel import is_float
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
 from ..reduction.minmax import one_dim
@@ -95,6 +97,11 @@ def _(xp, out, row, input, *, dim):
     _run("softmax", dim, out, [row], input)
 
 
+@softmax_along.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+def _(xp, out, row, input, *, dim):
+    on_gpu.forward(xp, out, input, dim, logarithm=False)
+
+
 @softmax_along.vjp("input")
 def _(g, out, dim):
     return softmax_gradient(g, out, dim=dim)
@@ -116,6 +123,11 @@ def softmax_gradient(xp, out, row, incoming, output, *, dim):
 @softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, incoming, output, *, dim):
     _run("softmax_grad", dim, out, [row], incoming, output)
+
+
+@softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+def _(xp, out, row, incoming, output, *, dim):
+    on_gpu.backward(xp, out, incoming, output, dim, logarithm=False)
 
 
 @softmax_gradient.vjp("incoming")
@@ -153,6 +165,11 @@ def _(xp, out, largest, row, input, *, dim):
     _run("log_softmax", dim, out, [largest, row], input)
 
 
+@log_softmax_along.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+def _(xp, out, largest, row, input, *, dim):
+    on_gpu.forward(xp, out, input, dim, logarithm=True)
+
+
 @log_softmax_along.vjp("input")
 def _(g, out, dim):
     return log_softmax_gradient(g, out, dim=dim)
@@ -173,6 +190,11 @@ def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
 @log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, incoming, output, *, dim):
     _run("log_softmax_grad", dim, out, [row], incoming, output)
+
+
+@log_softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+def _(xp, out, row, incoming, output, *, dim):
+    on_gpu.backward(xp, out, incoming, output, dim, logarithm=True)
 
 
 @log_softmax_gradient.vjp("incoming")
