@@ -18,6 +18,7 @@ from lowtide.framework.kernels.cuda import attention, matmul
 from lowtide.framework.kernels.cuda.printer import Unprintable, printed
 from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.convolution import routes
+from lowtide.framework.ops.elementwise import bitmask
 from lowtide.framework.random import philox
 from tests.devices import cuda_on_cpu
 from tests.devices.test_twins import assert_equal, run
@@ -329,6 +330,29 @@ def test_cross_entropy_of_any_shape(shape: Any, smoothing: float, weighted: bool
         np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_cross_entropy_of_logits_that_are_not_finite(smoothing: float, reduction: str) -> None:
+    x = lt.randn(8, 300, 2, dtype=lt.float64)
+    classes = lt.randint(3, 300, (8, 2))
+    x[0] = -float("inf")  # no class is possible
+    x[1, :3] = -float("inf")  # some classes are impossible
+    x[2, 5] = float("inf")
+    x[3, 7, 1] = float("nan")
+    x[4:6] = float("nan")
+    x[6] = float("inf")
+    classes[4:7] = -100  # what a row holds that is ignored does not matter
+    if reduction == "mean":
+        x, classes = x[4:], classes[4:]
+
+    def run(x: Any, classes: Any) -> Any:
+        options = {"reduction": reduction, "label_smoothing": smoothing}
+        return lt.nn.functional.cross_entropy(x, classes, **options).view(-1)
+
+    for a, b in zip(*on_both(run, x, classes), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+
+
 SHAPES_AND_DIMS = [
     ((7,), 0), ((5, 33), 1), ((4, 300), 1), ((3, 1500), 1), ((300, 5), 0), ((1031, 2), 0),
     ((2, 40, 3), 1), ((2, 3, 261, 5), 2),
@@ -404,6 +428,35 @@ def test_bitmasks_of_any_length(count: int, name: str) -> None:
     x[::89] = 0.0
     for a, b in zip(*on_both(lambda x: f(x), x), strict=True):
         np.testing.assert_array_equal(b, a)
+
+
+@pytest.mark.parametrize("count", [1 << 14, (1 << 14) + 1, 20481, 24584])
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_absolute_errors_of_any_length(count: int, reduction: str) -> None:
+    x, target = (lt.randn(count, dtype=lt.float64) for _ in range(2))
+    target[::89] = x[::89]
+    if reduction == "none":
+        x[::97] = float("nan")
+
+    def run(x: Any, target: Any) -> Any:
+        return lt.nn.functional.l1_loss(x, target, reduction=reduction).view(-1)
+
+    for a, b in zip(*on_both(run, x, target), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [7, 4096, 5000, 12295])
+def test_signs_by_masks_of_any_length(count: int) -> None:
+    random = np.random.default_rng(count)
+    above, apart = (lt.tensor(random.integers(0, 256, -(-count // 8), np.uint8)) for _ in range(2))
+    g = lt.randn(count, dtype=lt.float64)
+    for given in (g, g[:1]):
+
+        def run(given: Any, *masks: Any) -> Any:
+            return bitmask.sign_by_masks(given.expand(count), *masks)
+
+        for a, b in zip(*on_both(run, given, above, apart), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])

@@ -63,6 +63,50 @@ extern "C" __global__ void lt_select_by_mask(
 """,
 )
 
+_SIGNS = CudaKernel(
+    "lt_sign_by_masks",
+    _PLACE
+    + """
+extern "C" __global__ void lt_sign_by_masks(
+    T *out, T *grad, unsigned char *above, unsigned char *apart, long long bytes, long long count,
+    long long given) {
+    long long step = (long long)gridDim.x * blockDim.x, distance;
+    for (long long b = blockIdx.x * (long long)blockDim.x + threadIdx.x; b < bytes; b += step) {
+        long long i = place(b, bytes, &distance);
+        int here = above[b], there = apart[b];
+        for (int k = 0; k < 8 && i < count; k++, i += distance) {
+            T g = grad[given == 1 ? 0 : i];
+            out[i] = !(there >> k & 1) ? T(0) : here >> k & 1 ? g : -g;
+        }
+    }
+}
+""",
+)
+
+_ABSOLUTE_ERROR = CudaKernel(
+    "lt_absolute_error",
+    _PLACE
+    + """
+extern "C" __global__ void lt_absolute_error(
+    T *out, unsigned char *above, unsigned char *apart, T *x, T *y, long long bytes,
+    long long count) {
+    long long step = (long long)gridDim.x * blockDim.x, distance;
+    for (long long b = blockIdx.x * (long long)blockDim.x + threadIdx.x; b < bytes; b += step) {
+        long long i = place(b, bytes, &distance);
+        int here = 0, there = 0;
+        for (int k = 0; k < 8 && i < count; k++, i += distance) {
+            T d = x[i] - y[i];
+            out[i] = lt_abs(d);
+            here |= d <= 0 ? 0 : 1 << k;
+            there |= d == 0 ? 0 : 1 << k;
+        }
+        above[b] = here;
+        apart[b] = there;
+    }
+}
+""",
+)
+
 
 def fill(xp: Any, bitmask: Any, values: Any, low: float, high: float, nan_inside: bool) -> None:
     """Set the bits of values inside (low, high), and of NaN if that is inside."""
@@ -77,4 +121,20 @@ def select(xp: Any, out: Any, grad: Any, bitmask: Any, inside: float, outside: f
     _SELECT.launch(
         xp, out.dtype, blocks_for(bitmask.size), THREADS, out, grad, bitmask, int(bitmask.size),
         int(out.size), int(grad.size), float(inside), float(outside),
+    )  # fmt: skip
+
+
+def signs(xp: Any, out: Any, grad: Any, above: Any, apart: Any) -> None:
+    """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
+    _SIGNS.launch(
+        xp, out.dtype, blocks_for(above.size), THREADS, out, grad, above, apart, int(above.size),
+        int(out.size), int(grad.size),
+    )  # fmt: skip
+
+
+def absolute_error(xp: Any, out: Any, above: Any, apart: Any, x: Any, y: Any) -> None:
+    """``|x - y|``, and the bits of ``x > y`` and of ``x != y``."""
+    _ABSOLUTE_ERROR.launch(
+        xp, out.dtype, blocks_for(above.size), THREADS, out, above, apart, x, y, int(above.size),
+        int(out.size),
     )  # fmt: skip

@@ -269,6 +269,13 @@ def _(xp, out, work, grad, above, apart):
     parallel_tiles("signs", out.size, *flatten_repeated_grad(out, grad, above, apart))
 
 
+@sign_by_masks.kernel(
+    "cuda", when=lambda grad, *_: is_float(grad), layout=dense_or_repeated_scalar, scratch=False
+)
+def _(xp, out, work, grad, above, apart):
+    on_gpu.signs(xp, *flatten_repeated_grad(out, grad, above, apart))
+
+
 @sign_by_masks.vjp("grad")
 def _(g, above, apart):
     return sign_by_masks(g, above, apart)

@@ -11,6 +11,9 @@ import warnings
 
 from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import contiguous, same_shape_dtype
+from ...kernels.cuda import bitmask as on_gpu
+from ...kernels.cuda.kernel import is_float
+from ...spec import Spec
 from ..elementwise.bitmask import (
     bitmask_specs,
     fill_bitmask,
@@ -199,6 +202,16 @@ absolute_error_with_bitmask.op.display_name = absolute_error.op.display_name
 def _(xp, out, above, apart, work, input, target):
     flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
     parallel_tiles("absolute_error", out.size, *flat)
+
+
+def _alike(input, target):
+    both = isinstance(input, Spec) and isinstance(target, Spec)
+    return both and is_float(input, target) and input.shape == target.shape
+
+
+@absolute_error_with_bitmask.kernel("cuda", when=_alike, layout=contiguous, scratch=False)
+def _(xp, out, above, apart, work, input, target):
+    on_gpu.absolute_error(xp, out, above, apart, input, target)
 
 
 @absolute_error_with_bitmask.vjp("input", "target")
