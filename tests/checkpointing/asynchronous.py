@@ -369,11 +369,17 @@ class Gpu(Queues):
             run = module.get_function(name)
 
             def call(grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
+                arrays = [a for a in arguments if isinstance(a, SimArray)]
+                gpu = _here[-1]
+                if gpu.inside or not all(isinstance(a, GpuArray) for a in arrays):
+                    # Values that a function of CuPy made are there at once, here.
+                    now = [SimArray(a._a) if isinstance(a, SimArray) else a for a in arguments]
+                    run(grid, block, tuple(now))
+                    return
                 given = tuple(
                     SimArray(_unowned(a._raw)) if isinstance(a, GpuArray) else a for a in arguments
                 )
-                arrays = [a for a in arguments if isinstance(a, GpuArray)]
-                _here[-1].launch(name, lambda: run(grid, block, given), arrays, [])
+                gpu.launch(name, lambda: run(grid, block, given), arrays, [])
 
             return call
 
