@@ -224,3 +224,12 @@ def test_sizes_by_keyword():
     assert x.repeat(repeats=(2, 1)).shape == (4, 3)
     assert x.view(size=(3, 2)).shape == (3, 2)
     assert x.expand(size=(2, 2, 3)).shape == (2, 2, 3)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim", "meta"])
+def test_a_number_is_viewed_as_another_of_its_size(device):
+    x = lt.tensor(1.0, dtype=lt.bfloat16, device=device)
+    assert x.view(lt.int16).shape == ()
+    assert lt.empty(0, 4, device=device).view(lt.float64).shape == (0, 2)
+    if device != "meta":
+        assert x.view(lt.int16).item() == 0x3F80
