@@ -102,6 +102,11 @@ class Spec:
         """Return this spec on another device."""
         return self if self.device is device else Spec(self.shape, self.dtype, device)
 
+    @property
+    def on_host(self) -> bool:
+        """True on the CPU, and on meta, which foretells what the CPU does."""
+        return self.device is None or self.device.type in ("cpu", "meta")
+
     def __repr__(self) -> str:
         where = "" if self.device is None else f", {self.device}"
         return f"Spec({tuple(self.shape)}, {self.dtype.name}{where})"
