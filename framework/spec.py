@@ -52,7 +52,7 @@ class Spec:
     Attributes:
         shape: The sizes (a :class:`Size`).
         dtype: The element type.
-        device: Where, or None inside ``infer``, which is the same for every device.
+        device: Where; None where a spec stands for any device. Only scratch may depend on it.
         ndim: Number of dimensions.
         numel: Number of elements.
         nbytes: Bytes of a contiguous tensor of this spec.
