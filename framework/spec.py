@@ -52,7 +52,7 @@ class Spec:
     Attributes:
         shape: The sizes (a :class:`Size`).
         dtype: The element type.
-        device: Where, or None inside ``infer``, which is the same for every device.
+        device: Where; None where a spec stands for any device. Only scratch may depend on it.
         ndim: Number of dimensions.
         numel: Number of elements.
         nbytes: Bytes of a contiguous tensor of this spec.
@@ -101,6 +101,11 @@ class Spec:
     def on(self, device: _device | None) -> Spec:
         """Return this spec on another device."""
         return self if self.device is device else Spec(self.shape, self.dtype, device)
+
+    @property
+    def on_host(self) -> bool:
+        """True on the CPU, and on meta, which foretells what the CPU does."""
+        return self.device is None or self.device.type in ("cpu", "meta")
 
     def __repr__(self) -> str:
         where = "" if self.device is None else f", {self.device}"

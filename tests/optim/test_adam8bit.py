@@ -16,7 +16,6 @@ import lowtide as lt
 from lowtide import nn
 from lowtide.framework.kernels.common import dynamic_code
 from lowtide.framework.kernels.runtime import thresholds
-from lowtide.framework.ops.views import tiled as cutting
 from lowtide.optim import Adam8bit, AdamW, AdamW8bit, fuse_into_backward
 
 BLOCK = 256
@@ -362,7 +361,7 @@ def extra_of(step, device):
 
 @pytest.mark.parametrize("strided", [False, True])
 def test_a_plain_step_takes_pieces_however_large_the_parameter(strided, monkeypatch):
-    monkeypatch.setattr(cutting, "TILE_ELSEWHERE", 1024)  # of devices without compiled loops
+    monkeypatch.setattr(thresholds, "TILE_BYTES_ELSEWHERE", 8192)  # without compiled loops
     taken = []
     for side in (100, 200):
         p = lt.ones(side, side, device="sim")

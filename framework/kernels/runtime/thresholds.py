@@ -103,3 +103,13 @@ workspace; the columns of a convolution (8 x 2 x 224 x 224 by 2 x 2) 1.4, and 0.
 
 TILE_BYTES_ELSEWHERE = 1 << 25
 """Bytes of such a tile on other devices, where a call costs more than the memory: 32 MiB."""
+
+
+def tile_bytes(host: bool) -> int:
+    """Return the bytes of a tile on the host, or on other devices."""
+    return TILE_BYTES if host else TILE_BYTES_ELSEWHERE
+
+
+def tile_elements(host: bool) -> int:
+    """Return the elements of a tile of elementwise work on the host, or on other devices."""
+    return TILE if host else TILE_BYTES_ELSEWHERE // 8

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...dtypes import int32
-from ...kernels.common.layout import contiguous
+from ...kernels.common.layout import contiguous, tiles
 from ...kernels.runtime import thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
@@ -49,7 +51,7 @@ def _rrelu_infer(input, rng, **_):
 
 
 def _words_of(input):
-    return Spec((min(input.numel, thresholds.TILE),), int32)
+    return Spec((min(input.numel, thresholds.tile_elements(input.on_host)),), int32)
 
 
 def _rrelus(make):
@@ -71,9 +73,9 @@ def rrelu_of(xp, out, bitmask, work, words, input, rng, *, lower, upper):
 def _sloped(xp, out, bitmask, work, words, values, rng, lower, upper):
     # A slope is a function of (seed, offset) and the number of its element, in every dtype.
     flat, random = out.reshape(-1), words.view(xp.uint32)
-    for start in range(0, flat.size, thresholds.TILE):
-        tile = flat[start : start + thresholds.TILE]
-        bits(xp, random[: tile.size], rng, start)
+    for here in tiles(flat.size, thresholds.tile_elements(xp is np)):
+        tile = flat[here]
+        bits(xp, random[: tile.size], rng, here.start)
         xp.multiply(random[: tile.size], (upper - lower) * 2.0**-32, out=tile)
     xp.add(out, lower, out=out)
     xp.multiply(out, values, out=out)

@@ -2,8 +2,9 @@
 
 No matrix of (queries, keys) exists for the whole batch, or even for one head where that is large:
 forward and backward make the scores of a few rows in a workspace of about a megabyte, use them and
-overwrite them (``tiling.py``). For backward, the node keeps query, key, value, the result
-and one number per row, ``lse``, the logarithm of the row's sum of ``exp(score - largest)``. The
+overwrite them (``tiling.py``). On other devices than the host, where each call costs more, it has
+32 megabytes. For backward, the node keeps query, key, value, the result and one number per row,
+``lse``, the logarithm of the row's sum of ``exp(score - largest)``. The
 probabilities are made again from it and from the largest score, which is found again
 (``sdpa_backward.py``): in the sum of the two, as it is usually kept, large scores would leave no
 digits for the logarithm.
@@ -16,6 +17,8 @@ Source:
 from __future__ import annotations
 
 from math import prod
+
+import numpy as np
 
 from ...dtypes import BOOL, bool_, float32
 from ...kernels.cuda import attention as on_gpu
@@ -48,7 +51,7 @@ HEADS, ROWS, ROWS_FIRST = (0, 1, 2), (0, 2, 1), (2, 0, 1)
 
 def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale, order):
     dtype = float32 if query.dtype.is_half else query.dtype
-    tiling = Tiling(query.shape, key.shape, causal, dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, dtype.itemsize, query.on_host)
     out = Spec((*[query.shape[d] for d in order], value.shape[3]), query.dtype)
     lse = Spec((*query.shape[:3], 1), dtype)
     return out, lse, *workspaces(
@@ -94,7 +97,7 @@ def attend(
         out.fill(0)
         lse.fill(0)
         return
-    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize, xp is np)
     q, k, v, o, sums = tiling.split(query), key, value, tiling.split(out), tiling.split(lse)
     mask = mask_view(xp, tiling, attn_mask)
     for tile in tiling:
@@ -126,7 +129,7 @@ def _(
     from ...kernels.cpu.attention import soften
 
     out = _restored(out, order)
-    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize, True)
     if not p and blocks.takes(out, query, key, value):
         arrays = out, lse.reshape(lse.shape[:3]), scores, query, key, value
         tiling.for_each_head(blocks.forward, 2, *arrays, scale)
@@ -141,7 +144,7 @@ def _(
         flat, lines = s.reshape(-1, columns), rows.stop - rows.start
         row = xp.empty(flat.shape[0], lse.dtype)  # one number per row of a tile
         soften(flat, row, keep, xp.float32(scale), rows.start, lines, causal, rescale)
-        sums[b, heads, :, rows] = row.reshape(*s.shape[:3], 1)
+        sums[b, heads, :, rows] = row.reshape(*s.shape[:-1], 1)
         xp.matmul(s, value[b, heads, None, :columns], out=o[b, heads, :, rows])
 
     tiling.for_each(run, scores, kept)
@@ -243,9 +246,9 @@ def scaled_dot_product_attention(
 
     Memory:
         Keeps query, key, value, the mask, the result and one number per row. No (L, S) matrix is
-        kept; the workspace is one tile of scores, about 1 MiB. In memory the dims of the result
-        are in the query's order: where heads were split off a product's result, merging them again
-        is a view, and the product that follows keeps the same bytes.
+        kept; the workspace is one tile of scores, about 1 MiB, on other devices 32 MiB. In memory
+        the dims of the result are in the query's order: where heads were split off a product's
+        result, merging them again is a view, and the product that follows keeps the same bytes.
 
     Source:
         Vaswani et al.: "Attention Is All You Need", 2017.

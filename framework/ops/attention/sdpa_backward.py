@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from ...dtypes import float32
 from ...kernels.cuda import attention as on_gpu
 from ...random.philox import Rng
@@ -50,12 +52,13 @@ def _grad_samples(make):
 
 def _grad_infer(grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias):
     dtype = lse.dtype
-    tiling = Tiling(query.shape, key.shape, causal, dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, dtype.itemsize, query.on_host)
     scores, hidden, words, drawn, kept = workspaces(
         query, key, attn_mask, p=p, causal=causal, tiling=tiling, dtype=dtype
     )
     width = max(query.shape[3], value.shape[3])
-    products = tiling.threads * tiling.group * tiling.shared * tiling.columns * width
+    heads = tiling.examples * tiling.group * tiling.shared
+    products = tiling.threads * heads * tiling.columns * width
     rows = tiling.threads * tiling.of_one(width)
     dmask = attn_mask if bias else query.like((0,))
     summed = Spec((tiling.elements if bias else 0,), dtype)
@@ -83,7 +86,7 @@ def attend_grad(
             d.fill(0)
         return
     dmask.fill(0)
-    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize, xp is np)
     q, o, g, sums, dq = (tiling.split(a) for a in (query, result, grad, lse, dq))
     mask = mask_view(xp, tiling, attn_mask)
     _clear(tiling, causal, dk, dv)
@@ -129,7 +132,7 @@ def _(
     from ...kernels.cpu import attention_blocks as blocks
     from ...kernels.cpu.attention import probabilities, scores_grad
 
-    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize, True)
     if not p and blocks.takes(dq, dk, dv, query, key, value, result, grad):
         arrays = dq, dk, dv, scores, grads, weighted, query, key, value, result, grad
         tiling.for_each_head(blocks.backward, 5, *arrays, lse.reshape(lse.shape[:3]), scale)
@@ -194,32 +197,31 @@ def _add_to(xp, tiling, products, total, tile, rows, other) -> None:
     b, heads, _, columns = tile
     target = total[b, heads, :columns]
     if tiling.whole:
-        xp.matmul(rows.swapaxes(-1, -2), other, out=target[:, None])
+        xp.matmul(rows.swapaxes(-1, -2), other, out=target[:, :, None])
         return
-    shape = (*rows.shape[:2], columns, other.shape[-1])
+    shape = (*rows.shape[:-2], columns, other.shape[-1])
     product = products[: prod(shape)].reshape(shape)
     xp.matmul(rows.swapaxes(-1, -2), other, out=product)
     for j in range(tiling.shared):
-        xp.add(target, product[:, j], out=target)
+        xp.add(target, product[:, :, j], out=target)
 
 
 def _add_to_mask(xp, tiling, dmask, summed, t, tile) -> None:
     # The gradient of the scores, summed over what the mask was repeated along.
     b, heads, rows, columns = tile
     total = dmask.reshape((1,) * (4 - dmask.ndim) + dmask.shape)
-    t = t.reshape(1, -1, *t.shape[2:])
+    t = t.reshape(t.shape[0], -1, *t.shape[3:])
     whole = (tiling.batch, tiling.heads, tiling.rows, tiling.columns)
     repeated = [n == 1 and n != m for n, m in zip(total.shape, whole, strict=True)]
     first, last = heads.start * tiling.shared, heads.stop * tiling.shared
     target = total[
-        0 if repeated[0] else b,
+        slice(0, 1) if repeated[0] else b,
         slice(0, 1) if repeated[1] else slice(first, last),
         slice(0, 1) if repeated[2] else rows,
         slice(0, 1) if repeated[3] else slice(0, columns),
     ]
-    axes = tuple(d for d in (1, 2, 3) if repeated[d])
+    axes = tuple(d for d in range(4) if repeated[d])
     if axes:
-        shape = (1, *target.shape)
-        sums = summed[: target.size].reshape(shape)
+        sums = summed[: target.size].reshape(target.shape)
         t = xp.sum(t, axis=axes, keepdims=True, out=sums)
-    xp.add(target, t[0], out=target)
+    xp.add(target, t, out=target)

@@ -33,22 +33,40 @@ def _threads(batch, key_heads):
 
 
 class Tiling:
-    """The tiles of the scores: heads of one example, or some rows of one head."""
+    """The tiles of the scores: some examples, some heads of one, or some rows of one head.
 
-    def __init__(self, query, key, causal, itemsize) -> None:
+    On the host a tile has one example: more would not stay in the cache.
+
+    Args:
+        query: Shape (batch, heads, rows, size).
+        key: Shape (batch, key heads, columns, size).
+        causal: A row sees the columns up to its own number.
+        itemsize: Bytes of a score.
+        host: Whether the tiles are for the CPU, whose threads each have one.
+    """
+
+    def __init__(self, query, key, causal, itemsize, host) -> None:
         self.batch, self.heads, self.rows, self.size = query
         self.key_heads, self.columns = key[1], key[2]
         self.shared = self.heads // max(1, self.key_heads)  # query heads per key head
         self.causal = causal
-        self.threads = _threads(self.batch, self.key_heads)
+        self.threads = _threads(self.batch, self.key_heads) if host else 1
+        self.examples = 1
         line = max(1, self.columns * self.shared * itemsize)
-        lines = max(32, thresholds.TILE_BYTES // self.threads // line)
+        lines = max(32, thresholds.tile_bytes(host) // self.threads // line)
         if lines >= self.rows:
             self.group = max(1, min(self.key_heads, lines // max(1, self.rows)))
             self.lines = max(1, self.rows)
+            if not host:
+                fit = lines // max(1, self.rows * self.key_heads)
+                self.examples = max(1, min(self.batch, fit))
         else:
             self.group = 1
             self.lines = -(-self.rows // -(-self.rows // lines))
+        # Dropout draws for these elements at once: they are neighbors in the order of all scores.
+        self.drawn = self.lines * self.columns
+        if not host and self.lines >= self.rows:
+            self.drawn = self.of_one(self.columns)
 
     @property
     def elements(self) -> int:
@@ -57,7 +75,7 @@ class Tiling:
 
     def of_one(self, width: int) -> int:
         """Number of elements of an array with ``width`` values per row of a tile."""
-        return self.group * self.shared * self.lines * width
+        return self.examples * self.group * self.shared * self.lines * width
 
     @property
     def whole(self) -> bool:
@@ -65,19 +83,29 @@ class Tiling:
         return self.shared == 1 and self.lines >= self.rows
 
     def __iter__(self):
-        """Yield (example, key heads, rows, number of columns) of each tile."""
+        """Yield (examples, key heads, rows, number of columns) of each tile."""
         return self.within(0, self.batch * self.key_heads)
 
     def within(self, start, stop):
         """Return the tiles of some key heads, counted over all examples."""
         while start < stop:
             b, h = divmod(start, self.key_heads)
+            count = max(1, min(self.examples, (stop - start) // self.key_heads))
             end = min(h + self.group, self.key_heads, h + stop - start)
             for r in range(0, self.rows, self.lines):
                 last = min(r + self.lines, self.rows)
                 columns = min(last, self.columns) if self.causal else self.columns
-                yield b, slice(h, end), slice(r, last), columns
-            start += end - h
+                yield slice(b, b + count), slice(h, end), slice(r, last), columns
+            start += count * (end - h)
+
+    def firsts(self, tile):
+        """List the number of the first score of each query head of a tile, among all scores."""
+        examples, heads, rows, _ = tile
+        return [
+            ((b * self.heads + h) * self.rows + rows.start) * self.columns
+            for b in range(examples.start, examples.stop)
+            for h in range(heads.start * self.shared, heads.stop * self.shared)
+        ]
 
     def for_each(self, run, *scratch):
         """Call ``run(tile, *room in scratch)`` for each tile, in parallel if it pays."""
@@ -114,13 +142,13 @@ def masked_scores(xp, tiling, scores, hidden, query, key, mask, tile, scale):
     """Compute the scores of one tile, minus infinity where masked."""
     b, heads, rows, columns = tile
     q, k = query[b, heads, :, rows], key[b, heads, None, :columns]
-    shape = (*q.shape[:3], columns)
+    shape = (*q.shape[:-1], columns)
     s = scores[: prod(shape)].reshape(shape)
     xp.matmul(q, k.swapaxes(-1, -2), out=s)
     xp.multiply(s, scale, out=s)
     if tiling.causal:
         row = xp.arange(rows.start, rows.stop)[:, None]
-        future = hidden[: shape[2] * columns].reshape(shape[2], columns)
+        future = hidden[: shape[-2] * columns].reshape(shape[-2:])
         xp.greater(xp.arange(columns), row, out=future)
         xp.copyto(s, -xp.inf, where=future)
     if mask is not None:
@@ -136,17 +164,21 @@ def masked_scores(xp, tiling, scores, hidden, query, key, mask, tile, scale):
 
 def kept_tile(xp, tiling, kept, words, drawn, rng, tile, shape, p):
     """Return the dropout mask of a tile."""
-    b, heads, rows, columns = tile
+    columns = tile[3]
     keep = kept[: prod(shape)].reshape(shape)
-    count = (rows.stop - rows.start) * tiling.columns
+    lines = keep.reshape(-1, columns)
     random = words.view(xp.uint32)
-    for j, h in enumerate(range(heads.start * tiling.shared, heads.stop * tiling.shared)):
-        first = ((b * tiling.heads + h) * tiling.rows + rows.start) * tiling.columns
+    firsts = tiling.firsts(tile)
+    if tiling.drawn > tiling.lines * tiling.columns:  # whole heads, one behind the other
+        firsts = firsts[:1]
+    together = len(lines) // len(firsts)
+    count = together * tiling.columns
+    for j, first in enumerate(firsts):
         skip = first % 4  # words come in fours
-        head = drawn[: count + skip]
-        draw_kept(xp, head, random[: count + skip], rng, first - skip, p)
-        here = head[skip:].reshape(-1, tiling.columns)
-        xp.copyto(keep[j // tiling.shared, j % tiling.shared], here[:, :columns])
+        part = drawn[: count + skip]
+        draw_kept(xp, part, random[: count + skip], rng, first - skip, p)
+        here = part[skip:].reshape(-1, tiling.columns)
+        xp.copyto(lines[j * together : (j + 1) * together], here[:, :columns])
     return keep
 
 
@@ -161,7 +193,7 @@ def mask_view(xp, tiling, mask):
 def workspaces(query, key, mask, *, p, causal, tiling, dtype):
     """Specs of what one tile needs: scores, what is hidden, and words and mask of dropout."""
     hidden = Spec((tiling.elements if causal or mask is not None else 0,), bool_)
-    count = tiling.lines * tiling.columns + 4 if p else 0  # of one head
+    count = tiling.drawn + 4 if p else 0
     kept = Spec((tiling.elements if p else 0,), bool_)
     words, drawn = Spec((count,), int32), Spec((count,), bool_)
     return Spec((tiling.elements,), dtype), hidden, words, drawn, kept
@@ -181,7 +213,7 @@ def worth_compiling_attention(query, key, value, attn_mask, *_, **__):
 
 def plain_scores(xp, scores, rows, columns):
     """The products of one tile, neither scaled nor masked."""
-    shape = (*rows.shape[:3], columns.shape[2])
+    shape = (*rows.shape[:-1], columns.shape[-2])
     s = scores[: prod(shape)].reshape(shape)
     return xp.matmul(rows, columns.swapaxes(-1, -2), out=s)
 
@@ -192,9 +224,8 @@ def kept_rows(tiling, kept, rng, tile, scores, p):
         return kept.reshape(0, 0)
     from ...kernels.cpu.random import philox
 
-    b, heads, rows, columns = tile
+    _, _, rows, columns = tile
     keep = kept[: scores.size].reshape(-1, rows.stop - rows.start, columns)
-    for j, h in enumerate(range(heads.start * tiling.shared, heads.stop * tiling.shared)):
-        first = ((b * tiling.heads + h) * tiling.rows + rows.start) * tiling.columns
+    for j, first in enumerate(tiling.firsts(tile)):
         philox.kept(keep[j], rng.seed, rng.offset, first, tiling.columns, round(p * 2**32))
     return keep.reshape(-1, columns)

@@ -108,7 +108,7 @@ class Columns(_Products):
         self.rows = sizes.groups * sizes.taps  # of the columns of one image
         self.line = prod(self.out[1:])  # positions of a line
         high = max(1, self.out[0])
-        room = thresholds.TILE_BYTES if sizes.cpu else thresholds.TILE_BYTES_ELSEWHERE
+        room = thresholds.tile_bytes(sizes.cpu)
         lines = max(1, room // max(1, self.rows * self.line * sizes.itemsize))
         lines = max(lines, ceil_div(WIDE, max(1, self.line)))
         if lines >= self.out[0]:

@@ -25,7 +25,7 @@ from .sizes import INPUT, OUT, WEIGHT
 def _scratch(side, spec, *sizes):
     # Specs of a route's buffers; they are of the type that is computed with.
     computed = float32 if spec.dtype.is_half else spec.dtype
-    found = route(side, spec.device.type in ("cpu", "meta"), *sizes, computed.np)
+    found = route(side, spec.on_host, *sizes, computed.np)
     return [Spec(shape, computed) for shape in found.scratch]
 
 

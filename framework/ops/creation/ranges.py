@@ -15,13 +15,13 @@ import numpy as np
 
 from ...devices import backend
 from ...dtypes import BOOL, FLOAT, INT, bool_, get_default_dtype, int64
+from ...kernels.runtime import thresholds
 from ...tensor import Tensor
 from ..registry import function
 from .factory import bounds_of, dtype_of, natural_dtype, need_strided, scalar, target, written
 from .from_data import tensor
 
 _TILE = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
-_DEVICE_TILE = 1 << 20
 
 
 @function()
@@ -132,7 +132,7 @@ def _ramp(t: Tensor, values: Any, exact: bool = False) -> None:
 
 def _ramp_into(array: Any, xp: Any, values: Any, exact: bool) -> None:
     n = array.size
-    tile = _TILE if xp is np else _DEVICE_TILE
+    tile = _TILE if xp is np else thresholds.tile_elements(False)
     for first in builtins.range(0, n, tile):
         last = min(n, first + tile)
         k = xp.arange(first, last, dtype=xp.int64 if exact else xp.float64)

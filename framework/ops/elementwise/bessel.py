@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from ...dtypes import bool_
-from ...kernels.common.layout import contiguous
+from ...kernels.common.layout import contiguous, tiles
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..indexing.where import where_select
 from ..registry import function, op
@@ -90,7 +91,7 @@ def _(g, input, out):
     return g * over(input, input.cos() - out, 0.0)
 
 
-_TILE = 1 << 12  # elements for which Airy's four functions lie beside the result at a time
+_TILE = 1 << 12  # elements for which Airy's four functions lie beside the result, on the host
 
 
 def _airy_samples(make):
@@ -107,10 +108,10 @@ def airy(xp, out, input, *, derivative):
     library = import_module("scipy.special")
     host = xp.__name__ == "numpy"
     source, flat = input.reshape(-1), out.reshape(-1)
-    for start in range(0, flat.size, _TILE):
-        tile = source[start : start + _TILE]
+    for here in tiles(flat.size, _TILE if host else thresholds.tile_elements(False)):
+        tile = source[here]
         values = library.airy(tile if host else xp.asnumpy(tile))[1 if derivative else 0]
-        xp.copyto(flat[start : start + _TILE], values if host else xp.asarray(values))
+        xp.copyto(flat[here], values if host else xp.asarray(values))
 
 
 @airy.vjp("input")

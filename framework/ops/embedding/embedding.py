@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from math import inf
 
+import numpy as np
+
 from ...dtypes import INT, float32, int64
-from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, tiles, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
 from ...kernels.cuda.embedding import add_rows as add_rows_on_gpu
 from ...kernels.cuda.kernel import is_float
+from ...kernels.runtime import thresholds
 from ...modes import no_grad
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
@@ -21,8 +24,8 @@ from ..indexing.index_put import take
 from ..registry import function, op
 from ..sparse.gradients import row_gradient
 
-_TILE = 1 << 12  # numbers at a time
-_TILE_ROWS = 256  # rows of the table at a time
+_TILE = 1 << 12  # numbers at a time on the host
+_TILE_ROWS = 256  # rows of the table at a time on the host
 
 
 def _check_index(index):
@@ -152,9 +155,8 @@ def shares(xp, out, counts, index, *, rows, dtype):
     counts.fill(0)
     flat, target = index.reshape(-1), out.reshape(-1)
     scatter_add(xp, counts, flat, 1)
-    for start in range(0, flat.shape[0], _TILE):
-        here = counts[flat[start : start + _TILE]]
-        xp.true_divide(1.0, here, out=target[start : start + _TILE], casting="unsafe")
+    for here in tiles(flat.shape[0], _TILE if xp is np else thresholds.tile_elements(False)):
+        xp.true_divide(1.0, counts[flat[here]], out=target[here], casting="unsafe")
 
 
 def _frequency_samples(make):
@@ -188,7 +190,10 @@ def _renormalize_samples(make):
 
 
 def _renormalize_infer(weight, index, *, max_norm, norm_type):
-    tile = weight.like((min(_TILE_ROWS, index.numel), weight.shape[1]))
+    most = _TILE_ROWS
+    if not weight.on_host:
+        most = max(1, thresholds.tile_elements(False) // max(1, weight.shape[1]))
+    tile = weight.like((min(most, index.numel), weight.shape[1]))
     return weight, tile, tile
 
 
@@ -202,9 +207,9 @@ def renormalize(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
     if out is not weight:
         xp.copyto(out, weight)
     flat = index.reshape(-1)
-    for start in range(0, flat.shape[0], _TILE_ROWS):
+    for some in tiles(flat.shape[0], max(1, rows.shape[0])):
         # A row that comes again in another tile is short enough by then.
-        here = xp.unique(flat[start : start + _TILE_ROWS])
+        here = xp.unique(flat[some])
         tile, work = rows[: here.shape[0]], powers[: here.shape[0]]
         take(xp, out, here, 0, tile)
         xp.absolute(tile, out=work)

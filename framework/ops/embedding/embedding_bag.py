@@ -10,6 +10,8 @@ workspace, forward and backward, and the node keeps the given numbers alone.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...dtypes import INT, float32, int64
 from ...kernels.common.layout import contiguous, tiles
 from ...kernels.common.scatter_add import scatter_add
@@ -22,8 +24,16 @@ from ..registry import function, op
 from ..sparse.gradients import row_gradient
 from .embedding import shares
 
-TILE = 256  # entries at a time, with their rows
+TILE = 256  # entries at a time on the host, with their rows
 NUMBERS_TILE = 1 << 12  # and without
+
+
+def _tile(table, source):
+    # As many rows as there are entries in a tile
+    most = TILE
+    if not table.on_host:
+        most = max(1, thresholds.tile_elements(False) // max(1, table.shape[1]))
+    return table.like((min(most, source.shape[0]), table.shape[1]))
 
 
 def _numbers(count, n):
@@ -32,7 +42,7 @@ def _numbers(count, n):
 
 def _bag_infer(table, factors, source, target, *, rows):
     out = table.like((rows, table.shape[1]))
-    return out, out.like((min(TILE, source.shape[0]), table.shape[1]))
+    return out, _tile(table, source)
 
 
 def _bag_samples(make):
@@ -65,7 +75,7 @@ def bag(xp, out, tile, table, factors, source, target, *, rows):
 
 def _add_rows(xp, out, tile, table, factors, source, target):
     out.fill(0)
-    for here in tiles(source.shape[0], TILE):
+    for here in tiles(source.shape[0], max(1, tile.shape[0])):
         rows = tile[: len(source[here])]
         take(xp, table, source[here], 0, rows)
         xp.multiply(rows, factors[here][:, None], out=rows)
@@ -98,7 +108,7 @@ def _(g, table, source, target):
 
 
 def _products_infer(a, b, source, target):
-    tile = a.like((min(TILE, source.shape[0]), a.shape[1]))
+    tile = _tile(a, source)
     return a.like(tuple(source.shape)), tile, tile
 
 
@@ -115,7 +125,7 @@ def _products_samples(make):
 )  # fmt: skip
 def products(xp, out, left, right, a, b, source, target):
     """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
-    for here in tiles(source.shape[0], TILE):
+    for here in tiles(source.shape[0], max(1, left.shape[0])):
         x, y = left[: len(source[here])], right[: len(source[here])]
         take(xp, a, source[here], 0, x)
         take(xp, b, target[here], 0, y)
@@ -188,13 +198,14 @@ def _set_entries(xp, factors, target, counts, source, offsets, weights, *, lengt
     """Compute bag and factor of each entry; ``counts`` is workspace, a number per bag."""
     entries = source.shape[0]
     bags = counts.shape[0]
+    most = NUMBERS_TILE if xp is np else thresholds.tile_elements(False)
     if offsets is None:
         lines = target.reshape(bags, length)
-        for here in tiles(bags, NUMBERS_TILE):
+        for here in tiles(bags, most):
             lines[here] = xp.arange(here.start, here.stop)[:, None]
     else:
         target.fill(0)
-        for here in tiles(bags - 1 if entries else 0, NUMBERS_TILE):
+        for here in tiles(bags - 1 if entries else 0, most):
             starts = offsets[1 + here.start : 1 + min(here.stop, bags - 1)]
             inside = starts < entries  # the others begin empty bags at the end
             scatter_add(xp, target, (xp.where(inside, starts, 0),), inside.astype(target.dtype))
@@ -207,10 +218,10 @@ def _set_entries(xp, factors, target, counts, source, offsets, weights, *, lengt
         xp.multiply(factors, weights, out=factors)
     if mean:
         counts.fill(0)
-        for here in tiles(entries, NUMBERS_TILE):
+        for here in tiles(entries, most):
             scatter_add(xp, counts, (target[here],), factors[here])
         xp.maximum(counts, 1, out=counts)
-        for here in tiles(entries, NUMBERS_TILE):
+        for here in tiles(entries, most):
             xp.divide(factors[here], counts[target[here]], out=factors[here])
 
 
@@ -260,8 +271,8 @@ def entries_of(
 def _bags_infer(table, source, offsets, weights, *, bags, **_):
     out = table.like((bags, table.shape[1]))
     factors = table.like((source.shape[0],))
-    tile = out.like((min(TILE, source.shape[0]), table.shape[1]))
-    return out, factors, factors.like(dtype=int64), table.like((bags,)), tile
+    counts = table.like((bags,))
+    return out, factors, factors.like(dtype=int64), counts, _tile(table, source)
 
 
 def _bags_samples(make):

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from ...dtypes import int64
 from ...kernels.common.layout import tiles
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..registry import op
 from .cpu_routes import enough, read_places, write_places
 from .index_put import index_elements, index_sum, mask_places, set_places
 from .where import every_third
 
-_TILE = 1 << 13  # values at a time
+_TILE = 1 << 13  # values at a time on the host
 
 
 def _ready(array):
@@ -145,7 +148,7 @@ def masked_assign(xp, out, places, input, mask, values, index):
     if index is None:
         set_places(xp, places, mask)
         index = places
-    for here in tiles(values.shape[0], _TILE):
+    for here in tiles(values.shape[0], _TILE if xp is np else thresholds.tile_elements(False)):
         out[tuple(index[:, here])] = values[here]
 
 

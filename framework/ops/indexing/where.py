@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import BY_NUMPY, COMPLEX
+from ...kernels.runtime import thresholds
 from ...spec import ScalarSpec, Spec
 from ...tensor import Tensor
 from ..creation.factory import fitted
@@ -198,21 +199,25 @@ def _tri_samples(make):
     yield (make(0, 3),), {"diagonal": 0}
 
 
-_ROWS = 32  # at a time: on one side of the diagonal all is kept, on the other all is zero
+# At a time on the host: on one side of the diagonal all is kept, on the other all is zero.
+_ROWS = 32
 
 
 def _keep(xp, out, input, diagonal, below):
     # What is on and below a diagonal, or what is above it.
     rows, columns = input.shape[-2:]
-    if rows < _ROWS // 2:  # line by line
+    step = _ROWS
+    if xp is not np:  # a mask of the rows and its opposite, a byte an element
+        step = max(step, thresholds.tile_bytes(False) // (2 * max(1, columns)))
+    elif rows < _ROWS // 2:  # line by line
         if out is not input:
             xp.copyto(out, input)
         for r in range(rows):
             end = max(0, min(columns, r + diagonal + 1))
             out[..., r, slice(end, None) if below else slice(end)] = 0
         return
-    for first in range(0, rows, _ROWS):
-        last = min(first + _ROWS, rows)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
         left, right = (max(0, min(columns, r + diagonal)) for r in (first + 1, last))
         y, x = out[..., first:last, :], input[..., first:last, :]
         kept, zeros = slice(right), slice(right, None)

@@ -11,14 +11,21 @@ matrix product and a pass over what it makes, or the other way round; the weight
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...kernels.common.layout import contiguous, tiles
 from ...kernels.common.matmul import matmul_into
+from ...kernels.runtime import thresholds
 from ..elementwise.arithmetic import conjugate
 from ..registry import function, op
 from .matmul import as_rows, check_number
 
-_ELEMENTS = 1 << 18  # of the matrices of a tile
+_ELEMENTS = 1 << 18  # of the matrices of a tile on the host
 _PAIR = -1  # instead of the dim that is contracted first: the products of both factors
+
+
+def _most(host):
+    return _ELEMENTS if host else thresholds.tile_elements(host)
 
 
 def _route(shape, free):
@@ -40,7 +47,7 @@ def _outer(xp, a, b, tile):
 def _infer(a, b, weight, *, free):
     check_number("bilinear", a)
     size = _route(weight.shape, free)[1]
-    rows = max(1, min(a.shape[0], _ELEMENTS // max(1, size)))
+    rows = max(1, min(a.shape[0], _most(a.on_host) // max(1, size)))
     return a.like((a.shape[0], weight.shape[free])), a.like((rows * size,))
 
 
@@ -120,18 +127,18 @@ def _(g, a, b, free):
     return form_weight(*factors)
 
 
-def _weight_route(rows, shape):
+def _weight_route(rows, shape, host):
     """(factor that is left out of the products, elements of these, how many of its dim at once)."""
     ways = {2: shape[0] * shape[1], 1: shape[0] * shape[2], 0: shape[1] * shape[2]}
     left = min(ways, key=lambda d: (ways[d], d))
     whole, along = rows * ways[left], shape[1] if left == 0 else shape[0]
-    count = max(1, min(along, _ELEMENTS * along // max(1, whole)))
+    count = max(1, min(along, _most(host) * along // max(1, whole)))
     return left, rows * count * (ways[left] // max(1, along)), count
 
 
 def _weight_infer(x0, x1, x2):
     shape = (x0.shape[1], x1.shape[1], x2.shape[1])
-    return x0.like(shape), x0.like((_weight_route(x0.shape[0], shape)[1],))
+    return x0.like(shape), x0.like((_weight_route(x0.shape[0], shape, x0.on_host)[1],))
 
 
 def _weight_samples(make):
@@ -150,7 +157,7 @@ def form_weight(xp, out, tile, x0, x1, x2):
     if not rows:
         out.fill(0)
         return
-    left, _, count = _weight_route(rows, out.shape)
+    left, _, count = _weight_route(rows, out.shape, xp is np)
     if left == 0:
         flat = out.reshape(k, i * j)
         for some in tiles(i, count):

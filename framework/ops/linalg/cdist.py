@@ -22,19 +22,20 @@ from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .matmul import blas_ready, matmul
 
-_ELEMENTS = 1 << 17  # of a tile of differences
+_ELEMENTS = 1 << 17  # of a tile of differences on the host
 
 
-def _tile(batch, p, r, m):
+def _tile(batch, p, r, m, host):
     # (batch entries, rows of the first points) of a tile
+    most = _ELEMENTS if host else thresholds.tile_elements(host)
     row = max(1, r * m)
-    rows = max(1, min(p, _ELEMENTS // row))
-    return (max(1, min(batch, _ELEMENTS // (rows * row))) if rows >= p else 1), rows
+    rows = max(1, min(p, most // row))
+    return (max(1, min(batch, most // (rows * row))) if rows >= p else 1), rows
 
 
-def _walk(x1, x2):
+def _walk(xp, x1, x2):
     batch, p = x1.shape[:2]
-    count, rows = _tile(batch, p, *x2.shape[1:])
+    count, rows = _tile(batch, p, *x2.shape[1:], xp is np)
     for n in range(0, batch, count):
         for r in range(0, p, rows):
             yield slice(n, min(batch, n + count)), slice(r, min(p, r + rows))
@@ -57,7 +58,7 @@ def _differences(xp, tile, x1, x2, b, rows):
 def _cdist_infer(x1, x2, *, p):
     batch, rows, m = x1.shape
     r = x2.shape[1]
-    count, tile = _tile(batch, rows, r, m)
+    count, tile = _tile(batch, rows, r, m, x1.on_host)
     return Spec((batch, rows, r), x1.dtype), Spec((count * tile * r * m,), x1.dtype)
 
 
@@ -76,7 +77,7 @@ def distances(xp, out, tile, x1, x2, *, p):
     if not x1.shape[2]:
         out.fill(0)
         return
-    for b, rows in _walk(x1, x2):
+    for b, rows in _walk(xp, x1, x2):
         _set_lengths(xp, out[b, rows], _differences(xp, tile, x1, x2, b, rows), p)
 
 
@@ -113,7 +114,7 @@ def _(g, x1, x2, out, p):
 def _slope_infer(grad, x1, x2, lengths, *, p):
     batch, rows, m = x1.shape
     r = x2.shape[1]
-    count, tile = _tile(batch, rows, r, m)
+    count, tile = _tile(batch, rows, r, m, x1.on_host)
     differences = Spec((count * tile * r * m,), x1.dtype)
     weights = (count * tile * r,)
     return x1, differences, differences, Spec(weights, x1.dtype), Spec(weights, bool_)
@@ -137,7 +138,7 @@ def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *,
     if p == 0 or not x1.shape[2]:
         out.fill(0)
         return
-    for b, rows in _walk(x1, x2):
+    for b, rows in _walk(xp, x1, x2):
         d = _differences(xp, tile, x1, x2, b, rows)
         w, none = _shaped(weight, *d.shape[:3]), _shaped(zero, *d.shape[:3])
         xp.copyto(w, lengths[b, rows])

@@ -11,14 +11,23 @@ import numpy as np
 
 from ...dtypes import FLOAT, int64, uint8
 from ...kernels.common.schedule import parallel_rows
+from ...kernels.runtime import thresholds
 
-TILE_BYTES = 1 << 18  # of logits at a time
+TILE_BYTES = 1 << 18  # of logits at a time on the host
 TILE_ROWS = 2048  # and at most so many rows, so that what is made per row stays small
+_ROW_BYTES = 64  # of what is made per row beside its logits
 
 
-def tiles(n: int, c: int, length: int, itemsize: int):
+def rows_of_tile(c: int, itemsize: int, host: bool) -> int:
+    """Return the maximal number of rows of ``c`` logits in a tile, on the host or elsewhere."""
+    if host:
+        return max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
+    return max(1, thresholds.tile_bytes(host) // max(_ROW_BYTES, c * itemsize))
+
+
+def tiles(n: int, c: int, length: int, itemsize: int, host: bool):
     """Yield slices (examples, positions) of (n, c, length) logits, a tile each."""
-    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
+    rows = rows_of_tile(c, itemsize, host)
     if length <= rows:
         step = max(1, rows // max(1, length))
         for k in range(0, n, step):
@@ -29,10 +38,9 @@ def tiles(n: int, c: int, length: int, itemsize: int):
                 yield slice(k, k + 1), slice(start, min(start + rows, length))
 
 
-def tile_size(n: int, c: int, length: int, itemsize: int) -> int:
+def tile_size(n: int, c: int, length: int, itemsize: int, host: bool) -> int:
     """Return the maximal number of elements in a tile."""
-    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
-    return c * min(n * length, rows)
+    return c * min(n * length, rows_of_tile(c, itemsize, host))
 
 
 def class_shape(name, input, target, weight):

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
+
 from ...dtypes import FLOAT, float32, int64
-from ...kernels.common.layout import contiguous, heavy
+from ...kernels.common.layout import contiguous, heavy, tiles
 from ...kernels.common.strided_ufuncs import negate
 from ...kernels.cuda import cross_entropy as on_gpu
 from ...spec import Spec
@@ -33,7 +35,7 @@ def _computed(dtype):
 def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing):
     n, c, length = class_targets.class_shape("cross_entropy", input, target, weight)
     dtype = _computed(input.dtype)
-    tile = class_targets.tile_size(n, c, length, dtype.itemsize)
+    tile = class_targets.tile_size(n, c, length, dtype.itemsize, input.on_host)
     row = Spec((n, 1, length), dtype)
     return Spec(target.shape, input.dtype), row, row, Spec((tile,), dtype)
 
@@ -75,7 +77,7 @@ def cross_entropy_rows(
         top.fill(0)
         total.fill(0)
         return
-    for rows, columns in class_targets.tiles(n, c, length, total.dtype.itemsize):
+    for rows, columns in class_targets.tiles(n, c, length, total.dtype.itemsize, xp is np):
         x, loss = logits[rows, :, columns], losses[rows, :, columns]
         largest, row = top[rows, :, columns], total[rows, :, columns]
         tile = work[: x.size].reshape(x.shape)
@@ -175,7 +177,7 @@ def cross_entropy_grad(
     mass = float(weight.sum()) if label_smoothing and weight is not None else c
     if result.size == 0:
         return
-    for rows, columns in class_targets.tiles(n, c, length, top.dtype.itemsize):
+    for rows, columns in class_targets.tiles(n, c, length, top.dtype.itemsize, xp is np):
         x, y = logits[rows, :, columns], result[rows, :, columns]
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
         g = xp.where(counts, arriving[rows, columns], 0)  # infinite, if the mean is over no row
@@ -249,7 +251,7 @@ def nll_rows(xp, out, input, target, weight, *, ignore_index):
     n, c, length = class_targets.sizes(input)
     x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
     classes = target.reshape(n, length)
-    for rows, columns in class_targets.tiles(n, c, length, 4):
+    for rows, columns in class_targets.tiles(n, c, length, 4, xp is np):
         loss, tile = losses[rows, :, columns], x[rows, :, columns]
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
         factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)
@@ -286,7 +288,7 @@ def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
     classes = target.reshape(n, length)
     out.fill(0)
-    for rows, columns in class_targets.tiles(n, c, length, 4):
+    for rows, columns in class_targets.tiles(n, c, length, 4, xp is np):
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
         factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)
         tile = y[rows, :, columns]
@@ -327,8 +329,8 @@ def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     """Weighted mean of class losses over the rows that count."""
     flat = target.reshape(1, -1)
     divisor.fill(0)
-    for start in range(0, flat.shape[1], class_targets.TILE_ROWS):
-        tile = flat[:, start : start + class_targets.TILE_ROWS]
+    for here in tiles(flat.shape[1], class_targets.rows_of_tile(0, 0, xp is np)):
+        tile = flat[:, here]
         if weight is None:
             counted = (tile != ignore_index).sum(dtype=divisor.dtype)
         else:

@@ -14,7 +14,7 @@ from inspect import Parameter, Signature
 
 import numpy as np
 
-from ...kernels.common.layout import contiguous, same_shape_dtype
+from ...kernels.common.layout import contiguous, same_shape_dtype, tiles
 from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ..registry import op
@@ -34,7 +34,7 @@ def fused_reduction(plain, *, when=same_shape_dtype):
     count = len(declared.scratch)
 
     def infer(input, target, **_):
-        tile = Spec((min(thresholds.TILE, input.numel),), input.dtype)
+        tile = Spec((min(thresholds.tile_elements(input.on_host), input.numel),), input.dtype)
         return input.like(()), tile, *[tile] * count
 
     def samples(make):
@@ -46,8 +46,8 @@ def fused_reduction(plain, *, when=same_shape_dtype):
         *work, x, y = arrays
         x, y = x.reshape(-1), y.reshape(-1)
         out.fill(0)
-        for start in range(0, x.size, thresholds.TILE):
-            some = [a[start : start + thresholds.TILE] for a in (x, y)]
+        for here in tiles(x.size, thresholds.tile_elements(xp is np)):
+            some = [a[here] for a in (x, y)]
             losses, *rest = [w[: some[0].size] for w in (tile, *work)]
             declared.plain(xp, losses, *rest, *some, **attributes)
             xp.add(out, xp.sum(losses), out=out)
@@ -71,11 +71,11 @@ def fused_reduction(plain, *, when=same_shape_dtype):
         from ...kernels.cpu.loss import elementwise as losses
 
         x, y = (a.reshape(-1) for a in arrays[count + 1 :])
-        tiles = -(-x.size // losses.TILE)
-        sums = np.empty(tiles, np.float64)
+        count_of_tiles = -(-x.size // losses.TILE)
+        sums = np.empty(count_of_tiles, np.float64)
         run = getattr(losses, f"{name}_sums")
         numbers = attributes.values()
-        threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, tiles)
+        threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, count_of_tiles)
         out[...] = sums.sum() / divisor
 
     return made
@@ -83,8 +83,7 @@ def fused_reduction(plain, *, when=same_shape_dtype):
 
 def reduce_loss_fused(plain, total, how, input, target, *numbers):
     """Reduce a loss as ``how`` says, without an array of its elements where that pays."""
-    host = input.device.type in ("cpu", "meta")
-    if how != "none" and host and same_shape_dtype(input._spec, target._spec):
+    if how != "none" and input._spec.on_host and same_shape_dtype(input._spec, target._spec):
         return total(input, target, *numbers, divisor=input.numel() if how == "mean" else 1)
     return reduce_loss(plain(input, target, *numbers), how)
 

@@ -310,7 +310,7 @@ def linear_cross_entropy(
         )  # fmt: skip
     if not lead:
         input, target = input.unsqueeze(0), target.unsqueeze(0)
-    tiles = tiles_of(input.shape[0], classes, features, input.dtype)
+    tiles = tiles_of(input.shape[0], classes, features, input.dtype, input._spec.on_host)
     if options is not None and options.batch_chunk_size is not None:
         rows = max(1, min(options.batch_chunk_size, input.shape[0]))
         tiles = tuple((rows, columns) for _, columns in tiles)

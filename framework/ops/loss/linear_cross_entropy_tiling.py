@@ -26,7 +26,7 @@ def computed(dtype):
 
 
 def tiles_of(
-    tokens: int, classes: int, features: int, dtype: Any
+    tokens: int, classes: int, features: int, dtype: Any, host: bool = True
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return rows and columns of the tiles of forward and of backward.
 
@@ -35,7 +35,8 @@ def tiles_of(
     inputs of 16 bits the rows that a tile is made from, and in backward the sum of products.
     """
     whole = 2 * (tokens + classes) * features * dtype.itemsize
-    room = max(thresholds.TILE_BYTES, min(LIMIT, whole // FRACTION)) // computed(dtype).itemsize
+    room = max(thresholds.tile_bytes(host), min(LIMIT, whole // FRACTION))
+    room //= computed(dtype).itemsize
     beside = (2, 4) if dtype.is_half else (0, 1)
     forward, backward = (_within(tokens, classes, room, k * features) for k in beside)
     return forward, backward

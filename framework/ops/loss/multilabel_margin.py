@@ -19,12 +19,17 @@ from ..creation.fill import ones
 from ..creation.from_data import tensor
 from ..registry import op
 
-_ELEMENTS = 1 << 15  # scores of a tile
+_ELEMENTS = 1 << 15  # scores of a tile on the host
 _ROWS = 1 << 10  # and at most so many examples
 
 
 def _tile(input):
-    rows = max(1, min(input.shape[0], _ROWS, _ELEMENTS // max(1, input.shape[1])))
+    classes = max(1, input.shape[1])
+    if input.on_host:
+        most = min(_ROWS, _ELEMENTS // classes)
+    else:
+        most = thresholds.tile_elements(False) // classes
+    rows = max(1, min(input.shape[0], most))
     shape = (rows, input.shape[1])
     return input.like(shape), input.like(shape, dtype=bool_)
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
+import numpy as np
+
 from ...dtypes import bool_, float32, int32
 from ...kernels.common.copy import line_copier
-from ...kernels.common.layout import contiguous, heavy
+from ...kernels.common.layout import contiguous, heavy, tiles
 from ...kernels.cuda import random as on_gpu
 from ...kernels.cuda.kernel import is_float
 from ...kernels.runtime import threads, thresholds
@@ -35,7 +37,7 @@ def _mask_infer(input, rng, **_):
             f"dropout: result type Float can't be cast to {input.dtype.name}. Convert the input "
             "with .float()."
         )
-    tile = (min(input.numel, thresholds.TILE),)
+    tile = (min(input.numel, thresholds.tile_elements(input.on_host)),)
     return input, Spec(tile, int32), Spec(tile, bool_)
 
 
@@ -53,10 +55,10 @@ def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     """``input * scale + shift``, or, with probability ``p`` for each element, ``value``."""
     flat, target = input.reshape(-1), out.reshape(-1)
     random = words.view(xp.uint32)
-    for start in range(0, flat.size, thresholds.TILE):
-        x, y = flat[start : start + thresholds.TILE], target[start : start + thresholds.TILE]
+    for here in tiles(flat.size, thresholds.tile_elements(xp is np)):
+        x, y = flat[here], target[here]
         keep = kept[: x.size]
-        draw_kept(xp, keep, random[: x.size], rng, start, p)
+        draw_kept(xp, keep, random[: x.size], rng, here.start, p)
         xp.multiply(x, scale, out=y)
         if shift:
             xp.add(y, shift, out=y)
@@ -181,7 +183,7 @@ def dropout(input, p=0.5, training=True, inplace=False):
 def _channel_infer(input, rng, *, lead, **_):
     _, words, kept = _mask_infer(input, rng)
     noise = Spec(input.shape[:lead], input.dtype)
-    count = (min(noise.numel, thresholds.TILE),)
+    count = (min(noise.numel, thresholds.tile_elements(input.on_host)),)
     return input, noise, words.like(count), kept.like(count)
 
 
@@ -202,9 +204,9 @@ def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shif
     A channel is what the first ``lead`` dims tell apart.
     """
     flat, random = noise.reshape(-1), words.view(xp.uint32)
-    for start in range(0, flat.size, thresholds.TILE):
-        tile = flat[start : start + thresholds.TILE]
-        draw_kept(xp, kept[: tile.size], random[: tile.size], rng, start, p)
+    for here in tiles(flat.size, thresholds.tile_elements(xp is np)):
+        tile = flat[here]
+        draw_kept(xp, kept[: tile.size], random[: tile.size], rng, here.start, p)
         xp.copyto(tile, kept[: tile.size])
     each = noise.reshape(*noise.shape, *[1] * (input.ndim - lead))
     xp.multiply(each, scale, out=each)

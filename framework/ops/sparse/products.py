@@ -7,6 +7,8 @@ takes memory beside its result, whatever the sizes.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...dtypes import int64
 from ...kernels.common.layout import contiguous
 from ...kernels.runtime import thresholds
@@ -22,7 +24,13 @@ from ..registry import op
 from .coo import coalesce, keys, parts, places
 from .sparse_tensor import assembled
 
-_TILE = 1 << 12  # numbers at a time
+_TILE = 1 << 12  # numbers at a time on the host
+
+
+def _step(xp, columns):
+    # Entries at a time, of so many numbers
+    most = _TILE if xp is np else thresholds.tile_elements(False)
+    return max(1, most // max(1, columns))
 
 
 def _entries(name, places_spec):
@@ -64,7 +72,7 @@ def sparse_matmul(xp, out, values, places, dense, *, rows):
     """Multiply a sparse matrix (values, and their rows and columns) and a dense one."""
     check_bounds(xp, places, (rows, dense.shape[0]), (0, 1))
     out.fill(0)
-    step = max(1, _TILE // max(1, dense.shape[1]))
+    step = _step(xp, dense.shape[1])
     for start in range(0, values.shape[0], step):
         here = slice(start, start + step)
         xp.add.at(out, places[0, here], dense[places[1, here]] * values[here, None])
@@ -115,7 +123,7 @@ def _sampled_samples(make):
 def sampled_matmul(xp, out, a, b, places):
     """Compute ``a[row] @ b[column]`` for each place: (rows, n), (columns, n) give (nnz,)."""
     check_bounds(xp, places, (a.shape[0], b.shape[0]), (0, 1))
-    step = max(1, _TILE // max(1, a.shape[1]))
+    step = _step(xp, a.shape[1])
     for start in range(0, out.shape[0], step):
         here = slice(start, start + step)
         both = a[places[0, here]] * b[places[1, here]]

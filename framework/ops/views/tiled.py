@@ -14,12 +14,10 @@ from ...autograd import given_ops
 from ...kernels.runtime import thresholds
 from .view_as_real import view_as_real
 
-TILE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of a few megabytes
-
 
 def limit_of(tensor: Any) -> int:
     """Return the maximal number of elements in a tile, on a tensor's device."""
-    return thresholds.TILE if tensor.device.type in ("cpu", "meta") else TILE_ELSEWHERE
+    return thresholds.tile_elements(tensor.device.type in ("cpu", "meta"))
 
 
 def tiles(*tensors: Any) -> Iterator[Sequence[Any]]:
