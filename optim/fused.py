@@ -78,7 +78,9 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
     flat = arrays[0]
     be = backend(tensors[0].device)
     if be.kernel_key == "cuda":
-        return _run, storages, on_device(be, printed(loop)), [be.xp, *arrays], list(numbers)
+        kernel = printed(loop)
+        run_kernel(on_device(be, kernel.prepare), be.xp, flat)  # it may fail: here
+        return _run, storages, on_device(be, kernel), [be.xp, *arrays], list(numbers)
     kind = flat.dtype.type
     scalars = _scalars(kind, numbers)
     if (name, kind) not in _compiled:  # compiled at its first call, which may fail: here

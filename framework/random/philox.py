@@ -76,7 +76,7 @@ def bits(xp: Any, out: Any, rng: Rng, first: int = 0) -> None:
 
         philox.bits(flat, rng.seed, counter)
         return
-    if n and has_cuda(xp):
+    if xp is not np and n and has_cuda(xp):
         on_gpu.bits(xp, flat, rng.seed, counter)
         return
     if xp is np and n <= _BY_HAND:

@@ -101,19 +101,11 @@ class _Blas:
 
     def sgemmStridedBatched(self, handle: int, *arguments: Any) -> None:
         """Of float32."""
-        o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count = arguments
-        kind = np.dtype(np.float32)
-        self._run(
-            kind, kind, o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count
-        )
+        self._run(np.dtype(np.float32), np.dtype(np.float32), *arguments)
 
     def dgemmStridedBatched(self, handle: int, *arguments: Any) -> None:
         """Of float64."""
-        o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count = arguments
-        kind = np.dtype(np.float64)
-        self._run(
-            kind, kind, o1, o2, m, n, k, alpha, x, ldx, sx, y, ldy, sy, beta, z, ldz, sz, count
-        )
+        self._run(np.dtype(np.float64), np.dtype(np.float64), *arguments)
 
     def gemmStridedBatchedEx(
         self, handle: int, o1: int, o2: int, m: int, n: int, k: int, alpha: int, x: int, kind: int,

@@ -167,3 +167,28 @@ def test_every_function_here_exists_in_cupy_with_these_arguments():
         assert allowed <= theirs, name
     for name in functions.UFUNCS:
         assert isinstance(getattr(cupy, name), cupy.ufunc)
+
+
+@pytest.mark.parametrize("name", ["argsort", "sort", "unique"])
+def test_no_bfloat16_is_sorted(name):
+    x = lt.ones(3, dtype=lt.bfloat16, device="sim")
+    with pytest.raises(NotImplementedError, match=f"{name}: Sorting arrays with dtype 'bfloat16'"):
+        getattr(xp, name)(x.array)
+    assert x.sort()[1].tolist() == [0, 1, 2]
+
+
+def test_no_smallest_is_written_into_nothing():
+    x = lt.ones(0, 3, device="sim").array
+    with pytest.raises(TypeError, match="empty `out`"):
+        xp.min(x, axis=1, out=xp.empty((0,), dtype="float32"))
+    assert lt.ones(0, 3, device="sim").amin(1).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [lt.float8_e4m3fn, lt.float8_e5m2], ids=str)
+def test_eight_bit_floats_are_moved_and_nothing_else(dtype):
+    x = lt.tensor([0.5, 1.0]).to(dtype).to("sim")
+    with pytest.raises(ValueError, match="Unsupported dtype float8"):
+        xp.add(x.array, x.array)
+    with pytest.raises(NotImplementedError, match=r"eq.*storage on sim.*float32"):
+        x == x  # noqa: B015
+    assert x.float().tolist() == x.clone().float().tolist() == [0.5, 1.0]

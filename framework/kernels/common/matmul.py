@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..cuda import matmul as on_gpu
+from ..cuda.kernel import has_cuda
 from ..runtime import blas, threads, thresholds
 
 UNIT = 16  # rows or columns that are not divided
@@ -49,7 +50,7 @@ def matmul_into(xp: Any, a: Any, b: Any, out: Any) -> Any:
             multiply(a, b, out)
         else:
             np.matmul(a, b, out=out)
-    elif not (hasattr(xp, "cuda") and on_gpu.multiply(xp, a, b, out)):
+    elif not (has_cuda(xp) and on_gpu.multiply(xp, a, b, out)):
         xp.matmul(a, b, out=out)
     return out
 

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from ..runtime import thresholds
 from .kernel import CudaKernel, address, is_float
 from .matmul import multiply
 from .random import PHILOX, signed
-
-WORKSPACE = 1 << 25  # bytes of scores at a time, at most: what cuBLAS takes for itself, too
 
 _SOFTMAX = CudaKernel(
     "lt_attention_softmax",
@@ -113,7 +112,7 @@ class Tiles:
         self.batch, self.heads, self.rows, _ = query
         self.key_heads, self.columns = key[1], key[2]
         self.shared = self.heads // max(1, self.key_heads)  # query heads per key head
-        limit = WORKSPACE // itemsize
+        limit = thresholds.tile_bytes(host=False) // itemsize
         head = max(1, self.shared * self.rows * self.columns)
         self.lines = self.rows
         self.examples = self.group = 1

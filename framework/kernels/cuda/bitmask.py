@@ -27,8 +27,8 @@ _FILL = CudaKernel(
 extern "C" __global__ void lt_fill_bitmask(
     unsigned char *bitmask, T *values, long long bytes, long long count, T low, T high,
     long long nan_inside) {
-    long long step = (long long)gridDim.x * blockDim.x, apart;
-    for (long long b = blockIdx.x * (long long)blockDim.x + threadIdx.x; b < bytes; b += step) {
+    long long apart;
+    LT_EACH(b, bytes) {
         long long i = place(b, bytes, &apart);
         int found = 0;
         for (int k = 0; k < 8 && i < count; k++, i += apart) {
@@ -50,8 +50,8 @@ _SELECT = CudaKernel(
 extern "C" __global__ void lt_select_by_mask(
     T *out, T *grad, unsigned char *bitmask, long long bytes, long long count, long long given,
     T inside, T outside) {
-    long long step = (long long)gridDim.x * blockDim.x, apart;
-    for (long long b = blockIdx.x * (long long)blockDim.x + threadIdx.x; b < bytes; b += step) {
+    long long apart;
+    LT_EACH(b, bytes) {
         long long i = place(b, bytes, &apart);
         int bits = bitmask[b];
         for (int k = 0; k < 8 && i < count; k++, i += apart) {

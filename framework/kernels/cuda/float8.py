@@ -26,8 +26,7 @@ _PACK = CudaKernel(
 extern "C" __global__ void lt_pack_float8(
     unsigned char *out, T *x, long long n, long long bits, long long least, T largest,
     long long nan, long long overflow) {
-    long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    for (long long i = first; i < n; i += (long long)gridDim.x * blockDim.x) {
+    LT_EACH(i, n) {
         float v = x[i], a = fabsf(v);
         unsigned sign = __float_as_uint(v) >> 24 & 0x80, code;
         if (a != a) {
@@ -57,8 +56,7 @@ _UNPACK = CudaKernel(
 extern "C" __global__ void lt_unpack_float8(
     T *out, unsigned char *x, long long n, long long bits, long long least, T largest,
     long long nan, long long overflow) {
-    long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    for (long long i = first; i < n; i += (long long)gridDim.x * blockDim.x) {
+    LT_EACH(i, n) {
         int code = x[i] & 0x7f, exponent = code >> bits, fraction = code & ((1 << bits) - 1);
         float v;
         if (exponent == 0)

@@ -77,8 +77,7 @@ extern "C" __global__ void lt_roll(
     + """
     long long plane = (long long)z.n[0] * z.n[1] * z.n[2], total = count * channels * plane;
     long long span = lines * z.o[1] * z.o[2];
-    long long start = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    for (long long i = start; i < total; i += (long long)gridDim.x * blockDim.x) {
+    LT_EACH(i, total) {
         int x2 = i % z.n[2], x1 = i / z.n[2] % z.n[1], x0 = i / z.n[2] / z.n[1] % z.n[0];
         T *of_channel = columns + i / plane * (z.k[0] * z.k[1] * z.k[2]) * span;
         T sum = 0;

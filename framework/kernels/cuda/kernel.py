@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 THREADS = 256  # of a block: enough to hide the latency of memory, for every kernel here
 MOST_BLOCKS = 1 << 15  # of a kernel whose threads take several elements each
 
@@ -48,6 +46,12 @@ template <class X> __device__ inline X lt_minimum(X a, X b) { return a < b || a 
 /* A comparison with NaN is false, as in Python. */
 template <class X> __device__ inline X lt_max(X a, X b) { return b > a ? b : a; }
 template <class X> __device__ inline X lt_min(X a, X b) { return b < a ? b : a; }
+
+/* A loop over `count` elements that all threads share. */
+#define LT_EACH(i, count)                                                    \\
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x,     \\
+                   i##_step = (long long)gridDim.x * blockDim.x;             \\
+         i < (count); i += i##_step)
 
 /* The sum, or the largest, of a value of each thread of a block, for all of its threads. */
 template <class X> __device__ inline X block_sum(X x, X *room) {
@@ -89,6 +93,14 @@ class CudaKernel:
         """Return what is compiled for an element type, by NumPy's name."""
         return f"{PREAMBLE}\ntypedef {TYPES[dtype]} T;\n{self.source}"
 
+    def prepare(self, xp: Any, dtype: Any) -> Any:
+        """Compile it for an element type, where nothing is half done if that fails."""
+        key = xp.__name__, dtype
+        if key not in self._made:
+            module = xp.RawModule(code=self.text(dtype.name), options=("--std=c++17",))
+            self._made[key] = module.get_function(self.name)
+        return self._made[key]
+
     def launch(self, xp: Any, dtype: Any, blocks: int, threads: int, *arguments: Any) -> None:
         """Queue it on the stream that is current.
 
@@ -101,11 +113,7 @@ class CudaKernel:
         """
         if not blocks:
             return
-        key = xp.__name__, dtype
-        made = self._made.get(key)
-        if made is None:
-            module = xp.RawModule(code=self.text(dtype.name), options=("--std=c++17",))
-            made = self._made[key] = module.get_function(self.name)
+        made = self._made.get((xp.__name__, dtype)) or self.prepare(xp, dtype)
         kind = dtype.type
         given = [kind(a) if isinstance(a, float) else a for a in arguments]
         made((blocks,), (threads,), tuple(given))
@@ -130,8 +138,3 @@ def is_float(*specs: Any, **_: Any) -> bool:
     """True for operands that are all float32, or all float64."""
     first = specs[0].dtype
     return first.name in TYPES and all(s is None or s.dtype is first for s in specs)
-
-
-def as_number(value: Any) -> float:
-    """Return a number as the float that :meth:`CudaKernel.launch` turns into a ``T``."""
-    return float(np.asarray(value))

@@ -62,6 +62,10 @@ class Printed:
         self.arrays = text.arrays
         self.kernel = CudaKernel(text.name, text.kernel())
 
+    def prepare(self, xp: Any, array: Any) -> None:
+        """Compile it for arrays of the dtype of one."""
+        self.kernel.prepare(xp, array.dtype)
+
     def __call__(self, xp: Any, *arguments: Any) -> None:
         """Run over flat, contiguous arrays of one dtype; the longest is walked."""
         arrays = arguments[: self.arrays]
@@ -216,10 +220,7 @@ class _Function:
         assert isinstance(node.target, ast.Name)
         self.counters.add(node.target.id)
         i, size = self.word(node.target.id), f"{self.word(wanted[6:-6])}_size"
-        head = (
-            f"{tab}for (long long {i} = blockIdx.x * (long long)blockDim.x + threadIdx.x; "
-            f"{i} < {size}; {i} += (long long)gridDim.x * blockDim.x) {{"
-        )
+        head = f"{tab}LT_EACH({i}, {size}) {{"
         return [head, *self.block(node.body, depth + 1), f"{tab}}}"]
 
     # Expressions: (text, type)

@@ -45,8 +45,7 @@ _BITS = CudaKernel(
     + """
 extern "C" __global__ void lt_random_bits(
     unsigned *out, long long count, long long seed, long long counter) {
-    long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i * 4 < count; i += step) {
+    LT_EACH(i, (count + 3) / 4) {
         unsigned w[4];
         philox4(seed, (unsigned long long)counter + i, w);
         for (int lane = 0; lane < 4 && i * 4 + lane < count; lane++) out[i * 4 + lane] = w[lane];
@@ -62,8 +61,7 @@ _DROPOUT = CudaKernel(
 extern "C" __global__ void lt_dropout(
     T *out, T *x, long long count, long long seed, long long counter, long long threshold, T scale,
     T shift, T value) {
-    long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i * 4 < count; i += step) {
+    LT_EACH(i, (count + 3) / 4) {
         unsigned w[4];
         philox4(seed, (unsigned long long)counter + i, w);
         for (int lane = 0; lane < 4 && i * 4 + lane < count; lane++)

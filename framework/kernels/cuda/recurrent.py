@@ -20,8 +20,7 @@ _LSTM = CudaKernel(
 extern "C" __global__ void lt_lstm(
     T *gates, T *product, T *bias, T *c, T *cells, T *h, long long rows, long long hidden,
     long long down, long long along) {
-    long long step = (long long)gridDim.x * blockDim.x, total = rows * hidden;
-    for (long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; k < total; k += step) {
+    LT_EACH(k, rows * hidden) {
         long long r = k / hidden, j = k % hidden;
         T *own = gates + r * 4 * hidden + j, *made = product + r * down, value[4];
         for (int q = 0; q < 4; q++)
@@ -47,8 +46,7 @@ _LSTM_GRAD = CudaKernel(
 extern "C" __global__ void lt_lstm_grad(
     T *dgates, T *gates, T *cells, T *before, T *dh, T *dc, T *h, long long rows,
     long long hidden) {
-    long long step = (long long)gridDim.x * blockDim.x, total = rows * hidden;
-    for (long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; k < total; k += step) {
+    LT_EACH(k, rows * hidden) {
         long long at = k / hidden * 4 * hidden + k % hidden;
         T *own = gates + at, *d = dgates + at, t = lt_tanh(cells[k]);
         T i = own[0], f = own[hidden], g = own[2 * hidden], o = own[3 * hidden];
@@ -71,8 +69,7 @@ _GRU = CudaKernel(
 extern "C" __global__ void lt_gru(
     T *gates, T *inner, T *product, T *bias, T *h, long long rows, long long hidden,
     long long down, long long along) {
-    long long step = (long long)gridDim.x * blockDim.x, total = rows * hidden;
-    for (long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; k < total; k += step) {
+    LT_EACH(k, rows * hidden) {
         long long j = k % hidden;
         T *own = gates + k / hidden * 3 * hidden + j;
         T *made = product + k / hidden * down + j * along;
@@ -98,8 +95,7 @@ _GRU_GRAD = CudaKernel(
 extern "C" __global__ void lt_gru_grad(
     T *dgates, T *dinner, T *side, T *gates, T *inner, T *before, T *dh, long long rows,
     long long hidden) {
-    long long step = (long long)gridDim.x * blockDim.x, total = rows * hidden;
-    for (long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; k < total; k += step) {
+    LT_EACH(k, rows * hidden) {
         long long at = k / hidden * 3 * hidden + k % hidden;
         T r = gates[at], z = gates[at + hidden], n = gates[at + 2 * hidden];
         T dn = (1 - n * n) * (1 - z) * dh[k];
