@@ -78,6 +78,18 @@ def _summed(x: Any) -> Any:
     return total
 
 
+def _summed_into(out: Any, x: Any) -> None:
+    total = 0.0
+    for i in range(x.size):
+        total += x[i]
+    out[0] = total
+
+
+def _numbers_first(scale: Any, x: Any) -> None:
+    for i in range(x.size):
+        x[i] = x[i] * scale
+
+
 def _strided(out: Any, x: Any) -> None:
     for i in range(0, x.size, 2):
         out[i] = x[i]
@@ -88,7 +100,7 @@ def _neighbors(out: Any, x: Any) -> None:
         out[i] = x[i + 1]
 
 
-@pytest.mark.parametrize("loop", [_summed, _strided, _neighbors])
+@pytest.mark.parametrize("loop", [_summed, _summed_into, _numbers_first, _strided, _neighbors])
 def test_what_a_gpu_would_compute_otherwise_is_refused(loop: Any) -> None:
     with pytest.raises(Unprintable, match=rf"{loop.__name__}, line \d+: "):
         printed(Kernel(loop, {}))
@@ -181,6 +193,9 @@ def test_normalizations_of_every_shape(kind: str, shape: Any) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)
 
 
+DONE = 329  # of 400 drawn products; the others have neither rows nor columns side by side
+
+
 def drawn_product(random: Any, kind: Any) -> tuple[Any, Any, Any]:
     """Operands and a result of a product, with any strides that NumPy has views for."""
     m, n, k = random.integers(1, 6, 3)
@@ -223,7 +238,7 @@ def test_products_of_any_strides(kind: Any) -> None:
             rtol, atol = tolerance(kind)
             found = out.astype(wide)
             np.testing.assert_allclose(found, expected, rtol=4 * rtol, atol=8 * atol)
-    assert done > 150
+    assert done == DONE
 
 
 @pytest.mark.parametrize("limit", [1 << 25, 4096, 1024, 128], ids="{} bytes".format)
@@ -245,7 +260,7 @@ def test_attention_of_any_shape_and_workspace(
         lt.rand(1, heads, rows, 1) < 0.7,
     ]  # fmt: skip
     mask = masks[case % 4]
-    options = {"is_causal": mask is None and case % 3 == 0, "enable_gqa": heads != key_heads}
+    options = {"is_causal": mask is None, "enable_gqa": heads != key_heads}
     options["dropout_p"] = 0.4 if case % 5 > 2 else 0.0
     g = lt.randn(batch, heads, rows, width, dtype=lt.float64)
     found = []
@@ -486,7 +501,7 @@ def test_recurrent_nets_of_both_directions(kind: str, hidden: int, given: bool) 
 def test_random_words_are_those_of_the_cpu(count: int, seed: int) -> None:
     expected = np.empty(count, np.uint32)
     found = np.empty_like(expected)
-    for rng, first in ((philox.Rng(seed, 7), 0), (philox.Rng(seed, (1 << 64) - 2), 8)):
+    for rng, first in ((philox.Rng(seed, (5 << 32) + 7), 0), (philox.Rng(seed, (1 << 64) - 2), 8)):
         philox.bits(np, expected, rng, first)
         with cuda_on_cpu.cuda_kernels():
             philox.bits(SIM, SimArray(found), rng, first)
