@@ -3,11 +3,13 @@
 A share of s % is a budget of what lived before the step, and s % of what the plain step's peak has
 above that. For each share, in a forked copy: the step in imagination (operations, peak) and for
 real (peak, bits of the parameters, process time, least of some). ``per block`` is activation
-checkpointing of each block, with the share that its peak is. The columns before ``planned`` are
-without a plan:
+checkpointing of each block, with the share that its peak is, and ``matmuls`` the same with the
+policy ``save_matmuls``. The columns before ``planned`` are without a plan:
 
 - ``planned``: the operations that :func:`lowtide.fit` adds, in how many seconds;
 - ``least``: those that no way of recomputing does without;
+- ``revolve``: those that the best schedule adds of a chain whose layers keep as many results as
+  fit (Griewank and Walther, "Revolve", 2000);
 - ``step``: the time of a step under the plan, as a ratio to the plain step's;
 - ``pred.``: what the plan predicts, as a ratio to that.
 
@@ -27,6 +29,7 @@ import random
 import time
 from contextlib import nullcontext
 from functools import partial
+from math import comb
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,11 +54,22 @@ class Model:
         net: Its parameters are trained.
         optimizer: Of them.
         loss: Computes the loss.
-        per_block: Computes it with each block checkpointed, if there are blocks.
+        by_hand: Ways to compute it with each block checkpointed, by name, if there are blocks.
+        chain: Number of equal layers, if it is nothing else: each saves its result.
+        result: Bytes of a layer's result.
     """
 
-    def __init__(self, net: nn.Module, optimizer: Any, loss: Any, per_block: Any = None) -> None:
-        self.net, self.optimizer, self.loss, self.per_block = net, optimizer, loss, per_block
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: Any,
+        loss: Any,
+        by_hand: Any = None,
+        chain: int = 0,
+        result: int = 0,
+    ) -> None:
+        self.net, self.optimizer, self.loss, self.by_hand = net, optimizer, loss, by_hand or {}
+        self.chain, self.result = chain, result
 
     def step(self) -> None:
         """Train once."""
@@ -90,7 +104,12 @@ def _chain(net: nn.Module, blocks: Any, start: Any, loss: Any, optimizer: Any) -
             h = call(block, h)
         return loss(h)
 
-    return Model(net, optimizer, run, partial(run, lt.checkpoint))
+    def save_matmuls(block: Any, h: Any) -> Any:
+        with lt.checkpointing(lt.checkpointing.save_matmuls):
+            return block(h)
+
+    by_hand = {"per block": partial(run, lt.checkpoint), "matmuls": partial(run, save_matmuls)}
+    return Model(net, optimizer, run, by_hand)
 
 
 class TreeCell(nn.Module):
@@ -155,7 +174,27 @@ def deep() -> Model:
     """1000 equal layers of 32, batch 512, SGD."""
     net = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(1000)])
     x = lt.randn(512, 32)
-    return Model(net, optim.SGD(net.parameters(), lr=0.1), lambda: net(x).square().mean())
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    return Model(net, optimizer, lambda: net(x).square().mean(), chain=1000, result=x.nbytes)
+
+
+def revolve(layers: int, kept: int) -> int:
+    """Return how many forward calls of layers the best schedule of a chain repeats.
+
+    Args:
+        layers: How many, each of equal cost, each of which needs its input and its result in
+            backward. The input of the first one is always there.
+        kept: Results that live at once, at most ``layers``.
+
+    Source:
+        Griewank and Walther, "Algorithm 799: Revolve", 2000: with ``s`` snapshots, the first input
+        included, ``r l - C(s + r, r - 1)`` forward steps, for the least ``r`` with
+        ``C(s + r, s) >= l``. One result beside the snapshots is that of the layer whose backward
+        runs, so ``s`` is ``kept``; and the ``l - 1`` steps of the first pass are no repetition.
+    """
+    repeats = next(r for r in range(layers + 1) if comb(kept + r, kept) >= layers)
+    steps = repeats * layers - comb(kept + repeats, repeats - 1) if repeats else 0
+    return steps - (layers - 1)
 
 
 MODELS = {f.__name__: f for f in (gpt, resnet, tree, lstm, u_net, deep)}
@@ -185,6 +224,11 @@ def imagine(model: Model, limit: int | None) -> dict[str, Any]:
         }
 
     return run_apart(work)
+
+
+def imagine_forward(model: Model) -> int:
+    """Operations of the forward pass alone."""
+    return run_apart(lambda: imagined(model.loss, (), {}, again=False).flops)  # type: ignore[no-any-return]
 
 
 def real(model: Model, limit: int | None, steps: int) -> dict[str, Any]:
@@ -260,8 +304,10 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
     print(f"  before {format_bytes(start)}, peak {format_bytes(plain['peak'])}")
     print(
         f"  {'budget':>9} {'peak':>10} {'FLOPs':>8} {'time':>6} {'evicted':>8} {'replays':>8} "
-        f"{'planned':>8} {'least':>7} {'in s':>5} {'step':>5} {'pred.':>5}"
+        f"{'planned':>8} {'least':>7} {'revolve' if model.chain else '':>7} "
+        f"{'in s':>5} {'step':>5} {'pred.':>5}"
     )
+    forward = imagine_forward(model) if model.chain else 0
     free = recording(model, 2 * steps)
     print(f"  {'free':>9} {'':>10} {'+0.0 %':>8} {free:>6.2f}")
     found = [{"model": name, "share": "free", "time": free}]
@@ -299,15 +345,23 @@ def rows(name: str, shares: list[float], steps: int) -> list[dict[str, Any]]:
         found[-1] |= {"planned": plan.added, "fit_seconds": seconds, "floor": plan.floor_proved}
         found[-1] |= {"bound": plan.bound}
         found[-1] |= {"planned_time": took / plain, "predicted": predicted}
-        least = f"{plan.bound or 0:>+7.1%}"
-        return f"{plan.added:>+8.1%} {least} {seconds:>5.1f} {took / plain:>5.2f} {predicted:>5.2f}"
+        text = f"{plan.added:>+8.1%} {plan.bound or 0:>+7.1%} {schedule(limit)} {seconds:>5.1f}"
+        return f"{text} {took / plain:>5.2f} {predicted:>5.2f}"
+
+    def schedule(limit: int) -> str:
+        if not model.chain:
+            return f"{'':>7}"
+        kept = model.chain - -(-(plain["peak"] - limit) // model.result)
+        again = revolve(model.chain, kept) * forward / model.chain
+        found[-1]["revolve"] = again / plain["flops"]
+        return f"{found[-1]['revolve']:>+7.1%}"
 
     for share in shares:
         limit = int(start + share * above)
         show(f"{share:.0%}", imagine(model, limit), real(model, limit, steps), limit)
-    if model.per_block is not None:
-        model.loss = model.per_block
-        show("per block", imagine(model, None), real(model, None, steps), None)
+    for label, loss in model.by_hand.items():
+        model.loss = loss
+        show(label, imagine(model, None), real(model, None, steps), None)
     return found
 
 
@@ -330,7 +384,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
         shares = [float(row["share"].rstrip("%")) for row in online]
         axes.plot(shares, [100 * row["added"] for row in online], ".", color=color)
         for row in found:
-            if row["model"] == name and row["share"] == "per block":
+            if row["model"] == name and row["share"] in ("per block", "matmuls"):
                 share = 100 * (row["peak"] - row["start"]) / row["above"]
                 axes.plot([share], [100 * row["added"]], "x", color=color)
     axes.invert_xaxis()

@@ -1,9 +1,9 @@
 """``fit``: how a step runs within a number of bytes, found before anything is allocated.
 
 The step runs in imagination (``estimate.py``) under the budget: with several rules by which the
-evictor compares values, and with several sets of values that it drops last (``keep_sets.py``). Of
-those with which it fits, the one that takes least time is the plan. The search ends early where a
-proof says that there is little to gain (``replay_bound.py``).
+evictor compares values, and with several sets of values that it drops last (``plan_search.py``).
+Of those with which it fits, the one that takes least time is the plan. The search ends early where
+a proof says that there is little to gain (``replay_bound.py``).
 
 How long the step's kernels take is measured once on a machine (``kernel_timing.py``); where that
 cannot be, as for a GPU, the one that computes least is taken. The evictor is underneath when the
@@ -13,12 +13,11 @@ bytes.
 
 from __future__ import annotations
 
-import random
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...framework.autograd.remat.replay_costs import EvictionRule
 from ...framework.checkpointing.budget import other_ways
@@ -34,16 +33,11 @@ from .estimate import check_callable
 from .fork_sandbox import run_apart, run_each_apart
 from .imagined_step import Imagined, imagine_step
 from .in_backward import as_optimizers, noting
-from .keep_sets import flipped, keep_sets
 from .plan import Plan, least, rules_for
+from .plan_search import Ways, search
 from .replay_bound import least_replayed
-from .step_program import StepProgram
 
-ALIKE = 1.02  # times with a smaller ratio count as equal
-ENOUGH = 0.005  # operations above the proved bound, as a share, at which the search ends
 WORTH = 0.01  # of what cannot be dropped: what takes less is not worth a proposal
-FLIPS = 4  # sets of values that are imagined at a time
-CLOSE = 1.01  # times the operations of the best way: the next linear program has more room
 
 # By step: what state it was in, and the rule, limit and pace of the plan found for that state.
 _known: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -84,8 +78,10 @@ def fit(
             are the same bits, but ``p.grad`` is None after backward, so the step must not read it,
             as clipping by the norm of all gradients does. It must call ``step()`` after each
             backward pass. If backward raises half way, it has updated some parameters already.
-        tries: After how many runs in a row that bring nothing the search for values to keep ends.
-            With 0 there is none: the plan is found sooner, and may take more time.
+        tries: After how many runs in a row without a gain the search for values to keep ends, for
+            each 2 % of operations by which the best way is above the proved bound (from 1 to 8
+            times as many). With 0 there is no search: the plan is found sooner, and may take more
+            time.
         **kwargs: Arguments of the step by name.
 
     Returns:
@@ -152,7 +148,7 @@ def fit(
     pace = plain.python / max(sum((plain.calls or {}).values()), 1)
     if earlier:
         pace = earlier[-1][-1]  # by which they were compared
-    ways = _Ways(imagine_each, pace)
+    ways = Ways(imagine_each, pace)
     # The step may be another by now.
     ways.run([(known_limit, known) for _, known, known_limit, _ in earlier if known_limit <= limit])
     most = ways.least_time  # a larger budget costs no more
@@ -169,7 +165,7 @@ def fit(
         assert program is not None
         bound = least_replayed(program, limit)
         if tries > 0:
-            _search(ways, program, limit, plain, bound, tries, most)
+            search(ways, program, limit, plain, bound, tries, most)
     way = ways.best(most)
     found = imagine(way.limit, way.rule, "dropped")
     # To note lines takes time, too, and so do others beside it.
@@ -190,84 +186,6 @@ def fit(
     )
     plan.stashes = stashes
     return plan
-
-
-class _Way(NamedTuple):
-    # A way to run the step that fits.
-    cost: tuple[float, int, int]
-    rule: EvictionRule
-    limit: int
-
-
-class _Ways:
-    # The ways found so far.
-
-    def __init__(
-        self, imagine_each: Callable[[list[tuple[int, EvictionRule]]], list[Imagined]], pace: float
-    ) -> None:
-        self.imagine_each = imagine_each
-        self.pace = pace
-        self.known = kernel_seconds.of_machine()
-        self.found: list[_Way] = []
-
-    @property
-    def least_time(self) -> float:
-        return min([way.cost[0] for way in self.found], default=float("inf"))
-
-    def run(self, ways: list[tuple[int, EvictionRule]]) -> list[Imagined | None]:
-        # Imagine the step, with each limit and rule; None where it does not fit.
-        results: list[Imagined | None] = []
-        for (limit, rule), found in zip(ways, self.imagine_each(ways), strict=True):
-            fits = found.peak <= limit
-            if fits:
-                self.found.append(_Way(found.cost(self.known, self.pace), rule, limit))
-            results.append(found if fits else None)
-        return results
-
-    def best(self, most: float) -> _Way:
-        # Of those that take alike time, which is as exact as it is known, and no more than `most`,
-        # the one that computes least.
-        most = min(most, ALIKE * self.least_time)
-        ways = (way for way in self.found if way.cost[0] <= most)
-        return min(ways, key=lambda way: (way.cost[1:], way.cost[0]))
-
-
-def _search(
-    ways: _Ways,
-    program: StepProgram,
-    limit: int,
-    plain: Imagined,
-    bound: int,
-    tries: int,
-    most: float,
-) -> None:
-    # Look for values that are better dropped last, until there is little to gain.
-    def enough() -> bool:
-        return ways.best(most).cost[1] - plain.flops - bound <= ENOUGH * plain.flops
-
-    first = replace(ways.best(most).rule, reads=plain.reads)
-    close = False
-
-    def works(keep: frozenset[int]) -> bool:
-        return close
-
-    for keep in keep_sets(program, limit, works):
-        if enough():
-            return
-        best = ways.best(most).cost[1]
-        rules = (
-            first,
-            replace(first, distance=0.5),
-            replace(first, seconds=None, distance=0.5, bytes_weight=0.0),
-        )
-        found = ways.run([(limit, replace(rule, keep=keep)) for rule in rules])
-        close = any(f is not None and f.flops <= CLOSE * best for f in found)
-    draw, idle = random.Random(0), 0
-    while idle < tries and not enough():
-        way = ways.best(most)
-        sets = [flipped(program, way.rule.keep, draw) for _ in range(FLIPS)]
-        ways.run([(limit, replace(way.rule, keep=keep, reads=plain.reads)) for keep in sets])
-        idle = idle + FLIPS if ways.best(most) is way else 0
 
 
 def _plain(imagine: Callable[..., Imagined]) -> tuple[Imagined, EvictionRule]:

@@ -11,8 +11,8 @@ of each call in which stages of backward it runs again:
 
 Of those, the choice that costs least. It is coarse: it does not see when within a stage values come
 and go. So it is only where the search begins; every choice is imagined as a whole before it counts,
-and the budget that the linear program is given is corrected by how it went. From the best one on, a
-local search flips a few values at a time.
+and the budget that the linear program is given is corrected by how it went. From the best
+ones on, a local search flips a few values at a time.
 
 Source:
     Jain et al., "Checkmate", 2020, for the linear program; here of stages in place of nodes, of
@@ -32,6 +32,8 @@ from .step_program import StepProgram
 STAGES = (12, 24, 6)
 TRIES = 2  # with each number of stages
 FLIPPED = (1, 1, 2, 3)  # values at a time, in the local search
+NEIGHBORS = (2, 2, 3)  # the same of values that stand side by side
+SIDE_BY_SIDE = 0.5  # how often they do
 FEW = 40  # saved values, up to which all are flipped; or else the larger half
 MOST_VARIABLES = 15_000
 PATIENCE = 3.0  # seconds for one linear program
@@ -157,10 +159,17 @@ def _choose(program: StepProgram, cuts: list[int], budget: int) -> frozenset[int
 
 
 def flipped(program: StepProgram, keep: frozenset[int], draw: random.Random) -> frozenset[int]:
-    """Return a set of values to keep that differs in a few, drawn from the larger ones."""
+    """Return a set of values to keep that differs in a few of the larger values.
+
+    They are drawn at random, or stand side by side in the order in which they were saved.
+    """
     sizes = {number: program.values[k].nbytes for k, number in program.saved.items()}
     larger = sorted(sizes, key=lambda number: (-sizes[number], number))
     larger = larger[: max(FEW, len(larger) // 2)]
+    if len(larger) > 1 and draw.random() < SIDE_BY_SIDE:
+        larger.sort()
+        first = draw.randrange(len(larger) - 1)
+        return keep ^ frozenset(larger[first : first + draw.choice(NEIGHBORS)])
     count = min(draw.choice(FLIPPED), len(larger))
     return keep ^ frozenset(draw.sample(larger, count))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from lowtide import nn
 from lowtide.framework.autograd.remat.replay_costs import EvictionRule
 from lowtide.framework.devices import backend
 from lowtide.nn import functional as F
-from lowtide.profiling.estimate import replay_bound
+from lowtide.profiling.estimate import plan_search, replay_bound
 from lowtide.profiling.estimate.binary_program import BinaryProgram
 from lowtide.profiling.estimate.budget_fit import rules_for
 from lowtide.profiling.estimate.fork_sandbox import run_apart
@@ -369,10 +369,72 @@ def test_sets_differ_and_are_saved_values():
         assert len(sets) == len(set(sets))
         for keep in sets:
             assert keep <= numbers
-    draw = random.Random(1)
-    for _ in range(20):
-        assert 1 <= len(flipped(program, sets[0], draw) ^ sets[0]) <= 3
+    draw, larger = random.Random(1), sorted(numbers)  # 32 are few: all are flipped
+    changes = [sorted(flipped(program, sets[0], draw) ^ sets[0]) for _ in range(200)]
+    assert {len(change) for change in changes} == {1, 2, 3}
+    assert {number for change in changes for number in change} == numbers
+    places = [[larger.index(number) for number in change] for change in changes]
+    beside = [p for p in places if len(p) > 1 and p[-1] - p[0] == len(p) - 1]
+    assert 50 < len(beside) < 150
     assert not list(keep_sets(program, 1000, lambda keep: True))  # nothing fits
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A run in imagination, of which only the cost matters."""
+
+    flops: int
+    peak: int = 0
+    reads: int = 0
+
+    def cost(self, known, pace):
+        return 0.0, self.flops, 0
+
+
+def of_equal_values(count):
+    return StepProgram([Value(0, 1000)] * count, saved={k: k for k in range(count)})
+
+
+def test_the_local_search_leaves_a_way_that_no_small_change_makes_better(monkeypatch):
+    """Each of four values, far from another, costs more to keep; all of them together, less."""
+    together = {1, 4, 7, 10}
+    program = of_equal_values(12)
+    monkeypatch.setattr(plan_search, "keep_sets", lambda *args: iter(()))
+
+    def imagine_each(ways):
+        found = []
+        for _, rule in ways:
+            count = len(rule.keep & together)
+            odd = len(rule.keep - together)
+            found.append(Guess(1000 + 10 * count + 100 * odd if count < 4 else 500 + odd))
+        return found
+
+    def found(tries):
+        ways = plan_search.Ways(imagine_each, 0.0)
+        ways.run([(1, EvictionRule())])
+        plan_search.search(ways, program, 1, Guess(400), 0, tries, float("inf"))
+        return ways.best(float("inf")), len(ways.found)
+
+    way, runs = found(tries=400)
+    assert way.cost[1] == 500
+    assert way.rule.keep == together
+    few, fewer = found(tries=1)
+    assert few.cost[1] == 1000
+    assert fewer < runs
+
+
+def test_a_search_is_longer_the_further_it_is_from_the_bound(monkeypatch):
+    program = of_equal_values(12)
+    monkeypatch.setattr(plan_search, "keep_sets", lambda *args: iter(()))
+
+    def runs(above):
+        ways = plan_search.Ways(lambda ways: [Guess(1000)] * len(ways), 0.0)
+        ways.run([(1, EvictionRule())])
+        plain = Guess(int(1000 / (1 + above)))
+        plan_search.search(ways, program, 1, plain, 0, 8, float("inf"))
+        return len(ways.found) - 1
+
+    assert [runs(above) for above in (0.004, 0.01, 0.02, 0.04, 0.06, 0.3)] == [0, 8, 8, 16, 24, 64]
 
 
 def test_a_program_of_choices():
