@@ -6,10 +6,9 @@ and books all memory as ever. Each method says what the framework asks it for; w
 leaves alone goes on as usual.
 
 Nothing that is called for every op asks the executor: what the hot path uses is bound when it is
-made. A thread's ``State.run_kernel`` is the executor's ``runner``, a plan and a backend were shown
-to it, and the methods of Tensor that read values are those that it returned. So the usual executor
-costs nothing, and :func:`install` has these bound anew, by the functions that modules declared with
-:func:`when_installed`.
+made. A thread's ``State.run_kernel`` is the executor's ``runner``, and a plan and a backend were
+shown to it. So the usual executor costs nothing, and :func:`install` has these bound anew, by the
+functions that modules declared with :func:`when_installed`.
 
 What has no method of its own goes through one of these: writing outside of ops and random draws
 are calls of the runner (``modes.run_kernel``), copies between devices are methods of the backends.
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 
 from .kernels.runtime.errstate import quiet_runner
 
+READ = object()  # an answer of Executor.read
 Follow = Callable[["Executor"], None]
 F = TypeVar("F", bound=Follow)
 
@@ -54,13 +54,16 @@ class Executor:
         """Return the replacement of a backend that was created under another executor."""
         return be
 
-    def storage_class(self, usual: Any) -> Any:
-        """Return the class of storages that host backends create."""
-        return usual
+    def read(self, tensor: Any, name: str) -> Any:
+        """Return what a method of Tensor that reads values returns; ``READ`` for what memory holds.
 
-    def reader(self, name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the method ``name`` of Tensor: "item", "tolist", "numpy" or "__array__"."""
-        return usual
+        Asked only where kernels do not compute.
+
+        Args:
+            tensor: Of which Python wants the values.
+            name: "item", "tolist" or "numpy".
+        """
+        return READ
 
     def knows(self, tensor: Any) -> bool:
         """True if the framework may decide by the values of a tensor."""

@@ -427,11 +427,19 @@ class Tensor:
                 f"a Tensor with {self._spec.numel} elements cannot be converted to Scalar. "
                 "Use .tolist()."
             )
+        if not execution.current.computes:
+            found = execution.current.read(self, "item")
+            if found is not execution.READ:
+                return found
         self._need_values("item")
         return backend(self.device).item(self._array)
 
     def tolist(self) -> Any:
         """Return the elements as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        if not execution.current.computes:
+            found = execution.current.read(self, "tolist")
+            if found is not execution.READ:
+                return found
         self._need_values("tolist")
         return backend(self.device).to_host(self._array).tolist()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..framework.autograd.engine import zeros_of
-from ..framework.autograd.node import Node, _sequence, attach, edge_to
+from ..framework.autograd.node import Node, attach, edge_to
 from ..framework.modes import local
 from ..framework.tensor import Tensor
 
@@ -120,8 +120,7 @@ class _BackwardHookNode(Node):
         self.edge_specs = [t._spec for t in tensors]
         self.show = show
         self.zeros = zeros
-        self.seq = next(_sequence)
-        self.extra = None
+        self._begin()
 
     @property
     def output_count(self) -> int:  # type: ignore[override]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..framework.attribution import scopes
+from ..framework.attribution.scopes import enter, recording
 from ..framework.memory.short_traceback import shorten
 from ..framework.modes import local
 from ..framework.serialization.own_classes import restores_whole
@@ -78,7 +78,8 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run ``forward``, and the hooks around it."""
+        """Run ``forward``, and the hooks around it; for a profiler, in the module's scope."""
+        entry = enter(self) if recording.on else None
         try:
             if self._call_hooks is not None:
                 return call_hooked(self, args, kwargs)
@@ -86,6 +87,12 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         except MemoryError as error:
             shorten(error)
             raise
+        finally:
+            if entry is not None:  # `leave`, written out: an interrupt at its entry would undo it
+                entry.closed = True
+                state = local.state
+                if state.scope is entry:
+                    state.scope = entry.outer
 
     # Attributes
 
@@ -416,29 +423,6 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
             return f"{self._get_name()}({extra})"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
 
-
-# While a profiler listens, a call enters the scope of its module. Otherwise it costs nothing: the
-# method itself is exchanged.
-
-_plain_call = Module.__call__
-
-
-def _call_in_scope(self: Module, *args: Any, **kwargs: Any) -> Any:
-    entry = scopes.enter(self)
-    try:
-        return _plain_call(self, *args, **kwargs)
-    finally:  # scopes.leave, written out: an interrupt at its entry would leave it undone
-        entry.closed = True
-        state = local.state
-        if state.scope is entry:
-            state.scope = entry.outer
-
-
-def _while_listening(on: bool) -> None:
-    Module.__call__ = _call_in_scope if on else _plain_call  # type: ignore[method-assign]
-
-
-scopes.on_listen(_while_listening)
 
 # Functions and not methods: a model may have a method of any name.
 

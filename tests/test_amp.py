@@ -13,8 +13,8 @@ from lowtide import nn
 from lowtide.amp import GradScaler, autocast, custom_bwd, custom_fwd
 from lowtide.framework.amp import autocast as amp
 from lowtide.framework.kernels.runtime import thresholds
+from lowtide.framework.modes import local
 from lowtide.framework.ops import autocast_policy
-from lowtide.framework.ops.dispatch import dispatch, dispatch_pair
 from lowtide.framework.ops.registry import OPS
 from lowtide.optim import SGD
 
@@ -23,15 +23,10 @@ BF16, F16, F32, F64 = lt.bfloat16, lt.float16, lt.float32, lt.float64
 
 @pytest.fixture(autouse=True)
 def closed():
-    """Whatever a test does, afterwards the dispatcher is called directly again."""
+    """Whatever a test does, afterwards its thread is outside of any region."""
     yield
     assert lt.is_autocast_enabled("cpu") is False
-    for op in OPS.values():
-        names = op.function.__globals__
-        assert names["dispatch"] is dispatch
-        assert names["dispatch_pair"] is dispatch_pair
-    assert all(names["run"] is function for names, function, _ in autocast_policy._compositions)
-    assert len(autocast_policy._compositions) > 15
+    assert local.state.autocast is None
 
 
 # Which ops
@@ -51,6 +46,21 @@ def test_products_run_in_lower_precision_and_losses_in_float32():
         assert F.mse_loss(y, x).dtype is F.cross_entropy(y, lt.tensor([0, 1, 2])).dtype is F32
         assert lt.cat([y, x]).dtype is F32
     assert (x @ w).dtype is F32
+
+
+@pytest.mark.parametrize(
+    ("op", "device", "before", "inside"),
+    [(lt.matmul, "cpu", F32, BF16), (lt.matmul, "sim", F32, F16), (lt.pow, "sim", F16, F32)],
+)
+def test_what_ran_before_a_region_is_converted_inside_and_not_after_it(op, device, before, inside):
+    """Calls of two operands whose plan is known take a shorter way through the dispatcher."""
+    a, b = (lt.rand(3, 3).to(device, before) for _ in range(2))
+    for _ in range(2):
+        assert op(a, b).dtype is before
+    for _ in range(2):
+        with autocast(device):
+            assert op(a, b).dtype is inside
+        assert op(a, b).dtype is before
 
 
 def test_float64_and_integers_are_left_alone():

@@ -5,10 +5,9 @@ sums over many terms: run in float32) or ``"promote"`` (run in the widest type o
 dict of these by device type, where PyTorch's lists differ; a composition is decorated with
 :func:`casts`. Everything else runs in the types it is given.
 
-While no thread is inside an autocast region, an op's function calls the dispatcher directly, and
-mixed precision costs nothing. The first region patches the functions of the ops that declare
-something: their global name ``dispatch`` then leads through a function that converts the inputs.
-The last region restores them. The dispatcher itself knows nothing of this.
+A region is a dict of dtypes by device type, ``State.autocast`` of its thread; it is replaced, never
+changed. The dispatcher and
+compositions look at it, and convert their inputs as ``framework/ops/autocast_policy.py`` says.
 
 Conversions are recorded ops, so gradients arrive in the types of what was converted: float32
 weights have float32 gradients. A converted leaf that requires grad is kept until the outermost
@@ -24,24 +23,16 @@ bfloat16 product: what mixed precision saves there is memory.
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from typing import Any, Self
 
 from ..dtypes import dtype
 from ..interrupts import WholeContext
 from ..modes import local
-from ..ops import autocast_policy
-from ..ops.autocast_policy import LOW, converted, thread
-from ..ops.dispatch import dispatch
-from ..ops.registry import OPS
+from ..ops.autocast_policy import LOW, thread
 
 DEVICE_TYPES = ("cpu", "cuda", "sim", "meta")
 ELSEWHERE = frozenset({"hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"})  # of PyTorch alone
-
-_lock = threading.Lock()
-_regions = 0  # threads that are inside one
-_unpatched: dict[Any, dict[str, Any]] = {}  # while patched: what each op's function called
 
 
 class autocast(WholeContext):
@@ -109,7 +100,7 @@ class autocast(WholeContext):
         mapping, thread.dtypes[self.device], thread.caching = self._before.pop()
         if autocast_decrement_nesting() == 0:
             clear_autocast_cache()
-        _switch(mapping)
+        local.state.autocast = mapping
 
     def __call__(self, function: Any) -> Any:
         """Decorate a function: each call is a region."""
@@ -125,54 +116,6 @@ class autocast(WholeContext):
                 return function(*args, **kwargs)
 
         return inside
-
-
-# What a thread's region is: a dict of dtypes by device type, or None; never changed, only replaced
-
-
-def _switch(mapping: dict[str, dtype] | None) -> None:
-    global _regions
-    state = local.state
-    before, state.autocast = state.autocast, mapping
-    if (before is None) != (mapping is None):
-        with _lock:
-            _regions += 1 if before is None else -1
-            if _regions == 1 and before is None:
-                _patch_dispatch()
-            elif _regions == 0:
-                _restore_dispatch()
-
-
-def _patch_dispatch() -> None:
-    for op in OPS.values():
-        if op.autocast is not None and op.function is not None:
-            names = op.function.__globals__
-            _unpatched[op] = {n: names[n] for n in ("dispatch", "dispatch_pair")}
-            names["dispatch"], names["dispatch_pair"] = _dispatch, _dispatch_pair
-    autocast_policy.open_compositions()
-
-
-def _restore_dispatch() -> None:
-    for op, names in _unpatched.items():
-        op.function.__globals__.update(names)
-    _unpatched.clear()
-    autocast_policy.close_compositions()
-
-
-def _dispatch(op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-    mapping = local.state.autocast
-    if mapping is not None:
-        found = converted(op.display_name, op.autocast, inputs, mapping)
-        if found is not inputs and "dtype" in op.attributes:  # the result's, of the input as it was
-            k = list(op.attributes).index("dtype")
-            if attributes[k] is inputs[0].dtype:
-                attributes = (*attributes[:k], found[0].dtype, *attributes[k + 1 :])
-        inputs = found
-    return dispatch(op, inputs, attributes)
-
-
-def _dispatch_pair(op: Any, a: Any, b: Any) -> Any:
-    return _dispatch(op, (a, b), ())
 
 
 # PyTorch's functions around it
@@ -224,7 +167,7 @@ def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:
     mapping.pop(checked(device_type), None)
     if enabled:
         mapping[device_type] = thread.dtypes[device_type]
-    _switch(mapping or None)
+    local.state.autocast = mapping or None
 
 
 def get_autocast_dtype(device_type: str) -> dtype:

@@ -1,9 +1,8 @@
 """Scopes: the module path, op, phase and source line of an allocation.
 
-Nothing here runs while nobody listens. The first listener (:func:`listen`) puts three things in
-place, the last one takes them away again:
+Nothing here runs unless somebody listens (:func:`listen`). While ``recording.on`` is true:
 
-- whoever registered with :func:`on_listen` (``modules``) makes its calls enter a scope;
+- the call of a module enters a scope;
 - every node of the graph notes where it was made, as a path and a line (``node._site``);
 - the engine says which node's backward runs, so that what backward allocates belongs to the
   forward op.
@@ -20,7 +19,6 @@ The user's line and its callers are found by walking the stack (``frames.py``).
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -37,7 +35,6 @@ from .frames import ENGINE, OP, walk
 Site = tuple[str, str, str, CallLine]  # module path, op, phase, the user's line
 
 _lock = threading.RLock()
-_toggles: list[Callable[[bool], None]] = []
 _counts = {"listening": 0, "lines": 0}
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
@@ -46,7 +43,6 @@ _listeners: dict[str, list[Callable[..., Any]]] = {
     "seen": [], "stepped": [], "made": [], "owned": [], "began": [], "called": [],
     "entered": [],
 }  # fmt: skip
-_wrapped: list[tuple[type, Any]] = []
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # all there are; each adds itself
 
 
@@ -58,6 +54,22 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class Recording:
+    """Whether call sites are recorded.
+
+    Attributes:
+        on: True while a listener is registered.
+    """
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = False
+
+
+recording = Recording()  # of the process; calls of modules and new nodes look at it
 
 
 class Scope:
@@ -92,11 +104,6 @@ class Scope:
 # Listening
 
 
-def on_listen(toggle: Callable[[bool], None]) -> None:
-    """Call ``toggle(True)`` when the first listener is added, ``toggle(False)`` after the last."""
-    _toggles.append(toggle)
-
-
 def listen(lines: bool, **told: Callable[..., Any]) -> None:
     """Start recording call sites, until :func:`unlisten` is called with the same arguments.
 
@@ -119,10 +126,7 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
             for reference, entry in list(_roots.values()):
                 if reference() is not None:
                     told["seen"](reference(), entry.prefix)
-        if _counts["listening"] == 1:
-            _wrap_nodes()
-            for toggle in _toggles:
-                toggle(True)
+        recording.on = True
 
 
 def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
@@ -133,18 +137,15 @@ def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
         for what, listener in told.items():
             _listeners[what].remove(listener)
         if _counts["listening"] == 0:
-            for toggle in _toggles:
-                toggle(False)
-            for cls, original in _wrapped:
-                cls.__init__ = original  # type: ignore[misc]
-            for kept in (_wrapped, _children, _roots, _given):
+            recording.on = False
+            for kept in (_children, _roots, _given):
                 kept.clear()
             forget()
 
 
 def listening() -> bool:
     """True while a listener is registered."""
-    return _counts["listening"] > 0
+    return recording.on
 
 
 def name_module(module: Any, prefix: str) -> None:
@@ -440,33 +441,16 @@ def site() -> Site:
 
 # Nodes
 
-node_classes: list[type] = []  # whose births are told, subclasses included: autograd's Node
 
-
-def _wrap_nodes() -> None:
-    pending = list(node_classes)
-    while pending:
-        cls = pending.pop()
-        pending += cls.__subclasses__()
-        if "__init__" in cls.__dict__:
-            original = cls.__dict__["__init__"]
-            _wrapped.append((cls, original))
-            cls.__init__ = _noting(original)  # type: ignore[misc]
-
-
-def _noting(original: Any) -> Any:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        state = local.state
-        if state.phase == "backward" and state.site is not None:
-            self._site = (state.site[0], state.site[3])
-        else:
-            self._site = place(sys._getframe(1))
-        for listener in _listeners["made"]:
-            listener(self)
-
-    return init
+def note_node(node: Any) -> None:
+    """Note where a new node is made; of one that backward makes, the site of the running node."""
+    state = local.state
+    if state.phase == "backward" and state.site is not None:
+        node._site = (state.site[0], state.site[3])
+    else:
+        node._site = place(sys._getframe(1))
+    for listener in _listeners["made"]:
+        listener(node)
 
 
 def place(frame: Any) -> tuple[str, CallLine]:

@@ -16,6 +16,7 @@ from ..tensor import Tensor, wrap
 from . import given_ops
 from .accumulate import accumulate
 from .backward_pass import BackwardPass
+from .pass_watchers import watchers
 
 
 def backward(
@@ -248,6 +249,9 @@ def _run(
     inputs: list[Tensor] | None,
 ) -> list[Tensor | None]:
     interrupts.listen()
+    told = watchers.joined
+    for watcher in told:
+        watcher.begin_pass(roots, retain, create, inputs)
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
     recorder = state.recorder
@@ -283,3 +287,5 @@ def _run(
                     content.drop()
             if recorder is not None:
                 recorder.pass_ended()
+        for watcher in told:
+            watcher.end_pass(inputs is None)

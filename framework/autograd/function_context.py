@@ -50,8 +50,7 @@ class FunctionCtx(Node):
     def __init__(self) -> None:
         self.edges = []
         self.edge_specs = []
-        self.seq = 0
-        self.extra = None
+        self._begin(numbered=False)
         self._to_save: tuple[Any, ...] = ()
         self._handles: list[Any] | None = None
         self._dirty: tuple[Tensor, ...] = ()

@@ -11,7 +11,7 @@ import weakref
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..attribution.scopes import node_classes
+from ..attribution.scopes import note_node, recording
 from ..dtypes import dtype
 from ..errors import GradientError
 from ..modes import local
@@ -74,6 +74,13 @@ class Node:
     extra: dict[Any, Any] | None
     seq: int
 
+    def _begin(self, numbered: bool = True) -> None:
+        # What an initializer does last: the node is numbered, and a profiler learns of it.
+        self.seq = next(_sequence) if numbered else 0
+        self.extra = None
+        if recording.on:
+            note_node(self)
+
     def name(self) -> str:
         """Return PyTorch's name of the node, such as ``MulBackward0``."""
         raise NotImplementedError
@@ -121,9 +128,6 @@ class Node:
         return f"<{self.name()} object at {id(self):#x}>"
 
 
-node_classes.append(Node)
-
-
 class OpNode(Node):
     """The graph node of a registered op.
 
@@ -139,8 +143,10 @@ class OpNode(Node):
         self.rules = rules
         self.edges = edges
         self.handles = handles
-        self.seq = next(_sequence)
+        self.seq = next(_sequence)  # `_begin`, written out: every recorded op comes by here
         self.extra = None
+        if recording.on:
+            note_node(self)
 
     @property
     def edge_specs(self) -> Sequence[Spec]:  # type: ignore[override]
@@ -245,8 +251,7 @@ class Alias(Node):
     def __init__(self, tensor: Tensor) -> None:
         self.edges = [edge_to(tensor)]
         self.edge_specs = [tensor._spec]
-        self.seq = next(_sequence)
-        self.extra = None
+        self._begin()
 
     def name(self) -> str:
         """Return PyTorch's name of the corresponding node."""
@@ -272,8 +277,7 @@ class AccumulateGrad(Node):
 
     def __init__(self, variable: Tensor) -> None:
         self.variable = variable
-        self.seq = 0
-        self.extra = None
+        self._begin(numbered=False)
 
     def name(self) -> str:
         """Return ``AccumulateGrad``."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import GradientError
 from ..modes import local, no_grad
 from ..tensor import Tensor
-from .node import Node, _sequence, attach, edge_to
+from .node import Node, attach, edge_to
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,8 +69,7 @@ class _Error(Node):
         self.edges = edges
         self.edge_specs = edge_specs
         self.message = message
-        self.seq = next(_sequence)
-        self.extra = None
+        self._begin()
 
     def name(self) -> str:
         return "Error"

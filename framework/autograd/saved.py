@@ -21,7 +21,7 @@ from ..attribution.frames import user_line
 from ..dtypes import FLOAT
 from ..errors import GradientError
 from ..interrupts import finalizer
-from ..memory.events import on_observe, publish
+from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..modes import local
 from ..tensor import Tensor, wrap
@@ -90,6 +90,8 @@ class Held:
                 roles[SAVED] += n
                 if ledger.live == ledger.peak:
                     ledger.peak_roles = roles[:]
+                if ledger.observers:
+                    publish(ledger, "role", storage, TEMPORARY)
 
     @finalizer
     def __del__(self) -> None:
@@ -99,11 +101,13 @@ class Held:
             return
         storage.pins -= 1
         if storage.pins == 0 and storage.role == SAVED:
-            n = storage.nbytes
-            roles = storage.ledger.roles
+            n, ledger = storage.nbytes, storage.ledger
+            roles = ledger.roles
             storage.role = TEMPORARY
             roles[TEMPORARY] += n
             roles[SAVED] -= n
+            if ledger.observers:
+                publish(ledger, "role", storage, SAVED)
 
     @property
     def nbytes(self) -> int:
@@ -141,45 +145,6 @@ class Held:
         value._index = self.index
         value._requires_grad = True
         return value
-
-
-# While someone observes a ledger, a change of role is an event. Otherwise that costs nothing: the
-# two methods themselves are exchanged.
-
-_plain_init, _plain_del = Held.__init__, Held.__del__
-
-
-def _init_and_tell(self: Held, tensor: Tensor, source: Any = None, index: int = 0) -> None:
-    storage = tensor._storage
-    old = storage.role
-    _plain_init(self, tensor, source, index)
-    if storage.role != old and storage.ledger.observers:
-        publish(storage.ledger, "role", storage, old)
-
-
-@finalizer
-def _del_and_tell(self: Held) -> None:
-    try:
-        storage = self.storage
-    except AttributeError:
-        return
-    storage.pins -= 1  # as above, in one row
-    if storage.pins == 0 and storage.role == SAVED:
-        n, ledger = storage.nbytes, storage.ledger
-        roles = ledger.roles
-        storage.role = TEMPORARY
-        roles[TEMPORARY] += n
-        roles[SAVED] -= n
-        if ledger.observers:
-            publish(ledger, "role", storage, SAVED)
-
-
-def _while_observed(on: bool) -> None:
-    Held.__init__ = _init_and_tell if on else _plain_init  # type: ignore[method-assign]
-    Held.__del__ = _del_and_tell if on else _plain_del  # type: ignore[method-assign]
-
-
-on_observe(_while_observed)
 
 
 _writes: dict[int, tuple[Any, str]] = {}  # of values a graph keeps: weak storage, op and line

@@ -21,7 +21,7 @@ from ..modes import enable_grad, local, no_grad
 from ..tensor import Tensor, ViewInfo
 from . import given_ops
 from .hooks import move_retained
-from .node import Node, _sequence, attach, edge_to
+from .node import Node, attach, edge_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -240,8 +240,7 @@ class ViewScatter(Node):
         self.edges = [(written, index), *([edge_to(base)] if self.old else [])]
         self.edge_specs = [view._spec, base._spec]
         self.chain = chain
-        self.seq = next(_sequence)
-        self.extra = None
+        self._begin()
 
     def name(self) -> str:
         """Return PyTorch's name of the corresponding node."""

@@ -38,16 +38,9 @@ if TYPE_CHECKING:
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the constant came with Python 3.13
 _POPULATE_WRITE = 23  # of madvise; Python has no name for it
 _FOR_OTHERS = 1 << 27  # bytes of addresses: stacks of threads, workspace of BLAS, Python's objects
-_Storage = Storage
 _ndarray = np.ndarray
 _new_array = np.ndarray.__new__
 _byte = np.dtype(np.uint8)
-
-
-@execution.when_installed
-def _run_by(executor: execution.Executor) -> None:
-    global Storage  # a name of this module, for HostBackend.empty is called for every result
-    Storage = executor.storage_class(_Storage)  # type: ignore[misc]
 
 
 def reserve(largest: int, writable: bool) -> mmap.mmap:
@@ -101,12 +94,14 @@ class HostBackend:
         kernel_key: Which fast kernels it takes ("cpu", "cuda").
         ledger: Its live bytes.
         pool: Its addresses.
+        storage_class: Of the storages that it creates.
     """
 
     def __init__(self, name: str, largest: int, computes: bool) -> None:
         self.device = device(name)
         self.xp: Any = np if computes else None
         self.kernel_key = "cpu"
+        self.storage_class: Any = Storage
         self.ledger = Ledger(self.device)
         self.arena = reserve(largest, writable=computes)
         self.ledger.base = int(
@@ -140,7 +135,7 @@ class HostBackend:
             try:
                 stack = self._bins[spec.block]
                 offset = stack[-1]
-                storage = _new_array(Storage, spec.flat, _byte, self.arena, offset)
+                storage = _new_array(self.storage_class, spec.flat, _byte, self.arena, offset)
                 if stack[-1] is not offset:
                     continue  # another thread was faster
             except LookupError:  # no block is free

@@ -38,6 +38,10 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     Memory:
         The array keeps the tensor's whole storage alive.
     """
+    if not execution.current.computes:
+        found = execution.current.read(self, "numpy")
+        if found is not execution.READ:
+            return found
     if force:
         self = self.detach().cpu()
     if self.requires_grad and local.state.grad:
@@ -182,14 +186,5 @@ for _method in (
     numpy, __array__, __dlpack__, __dlpack_device__, __reduce_ex__, __deepcopy__, __copy__,
 ):  # fmt: skip
     install_method(_method.__name__, _method)
-
-_READERS = {name: Tensor.__dict__[name] for name in ("item", "tolist", "numpy", "__array__")}
-
-
-@execution.when_installed
-def _read_by(executor: execution.Executor) -> None:
-    for name, usual in _READERS.items():
-        setattr(Tensor, name, executor.reader(name, usual))
-
 
 register_backend()  # for einops

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 Observer = Callable[[str, str, int, int, int, int], None]
 _changing = threading.RLock()
-_attached = [0]  # observers of all ledgers
-_toggles: list[Callable[[bool], None]] = []
 
 
 def _after_fork() -> None:
@@ -32,14 +30,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def on_observe(toggle: Callable[[bool], None]) -> None:
-    """Call ``toggle(True)`` when the first observer is added, ``toggle(False)`` after the last.
-
-    For code so hot that it looks for observers only then.
-    """
-    _toggles.append(toggle)
 
 
 def publish(ledger: Ledger, event: str, storage: Any, old: int | None = None) -> None:
@@ -94,10 +84,6 @@ def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
 def attach(ledger: Ledger, observer: Observer) -> list[int]:
     """Register an observer; return the ledger's bytes by role at that moment."""
     with _changing:
-        _attached[0] += 1
-        if _attached[0] == 1:
-            for toggle in _toggles:
-                toggle(True)
         # No call between the two lines, so no other thread books anything there.
         ledger.observers = (*ledger.observers, observer)
         return ledger.roles[:]
@@ -109,8 +95,4 @@ def detach(ledger: Ledger, observer: Observer) -> None:
         left = list(ledger.observers)
         if observer in left:
             left.remove(observer)  # one of them, should it have been registered twice
-            _attached[0] -= 1
-            if _attached[0] == 0:
-                for toggle in _toggles:
-                    toggle(False)
         ledger.observers = tuple(left)

@@ -1,8 +1,9 @@
 """What autocast makes of the inputs of a call: the policies that ops and compositions declare.
 
-``"low"``, ``"float32"``, ``"promote"``, or a dict of these by device type. Regions, and the door in
-the functions of ops, are ``framework/amp/autocast.py``; the registry decorates compositions with
-:func:`casts`, so this lies below it.
+``"low"``, ``"float32"``, ``"promote"``, or a dict of these by device type. A region sets
+``State.autocast`` of its thread (``framework/amp/autocast.py``); the dispatcher and compositions
+look at it. The dispatcher imports this file, and the registry decorates compositions with
+:func:`casts`, so it lies below both.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ LOW = (bfloat16, float16)
 WIDE_ON_CUDA = {"cuda": "float32"}  # of ops that PyTorch lists for one device
 WIDE_ON_CPU = {"cpu": "float32"}
 
-_compositions: list[tuple[dict[str, Any], Any, Any]] = []  # (globals, function, casting function)
-_is_open = False  # some thread is inside a region
-
 
 class _Thread(threading.local):
     """What a thread was told, whether or not it is inside a region."""
@@ -39,27 +37,11 @@ class _Thread(threading.local):
 thread = _Thread()
 
 
-def open_compositions() -> None:
-    """Have compositions convert their arguments: the first region begins."""
-    global _is_open
-    _is_open = True
-    for names, _, casting in _compositions:
-        names["run"] = casting
-
-
-def close_compositions() -> None:
-    """Have compositions run as they are: the last region has ended."""
-    global _is_open
-    _is_open = False
-    for names, function, _ in _compositions:
-        names["run"] = function
-
-
 def casts(policy: Any) -> Callable[[Any], Any]:
     """Declare what autocast does to a composition: as ``autocast=`` of an op does.
 
-    The composition runs on converted arguments, and the ops inside without autocast. It gets a door
-    too: the result is a function of the same signature that calls its global name ``run``.
+    The composition runs on converted arguments, and the ops inside without autocast. The result is
+    a function of the same signature that looks whether the thread is inside a region.
 
     Args:
         policy: "low", "float32", "promote", or a dict of these by device type.
@@ -69,8 +51,7 @@ def casts(policy: Any) -> Callable[[Any], Any]:
         def casting(*args: Any, **kwargs: Any) -> Any:
             state = local.state
             mapping = state.autocast
-            if mapping is None:
-                return function(*args, **kwargs)
+            assert mapping is not None
             values = (*args, *kwargs.values())
             found = converted(function.__name__, policy, values, mapping)
             if found is values and isinstance(policy, dict):
@@ -82,16 +63,33 @@ def casts(policy: Any) -> Callable[[Any], Any]:
             finally:
                 state.autocast = mapping
 
-        names = {"run": function}
+        names = {"_function": function, "_casting": casting, "_local": local}
         parameters = inspect.signature(function).parameters.values()
-        body = f"return run({passed(parameters)})"
+        chosen = "_function if _local.state.autocast is None else _casting"
+        body = f"return ({chosen})({passed(parameters)})"
         call = compiled("call", parameters, body, names, f"<function {function.__name__}>")
-        _compositions.append((names, function, casting))
-        if _is_open:  # declared inside a region
-            names["run"] = casting
         return functools.wraps(function)(call)
 
     return declare
+
+
+def cast_call(
+    op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...], mapping: dict[str, dtype]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Inputs and attributes of an op's call as its policy wants them; of converted ones, the same.
+
+    Args:
+        op: Declares a policy.
+        inputs: Tensors and scalars.
+        attributes: In the order in which the op declares them.
+        mapping: Dtypes of the region by device type.
+    """
+    found = converted(op.display_name, op.autocast, inputs, mapping)
+    if found is not inputs and "dtype" in op.attributes:  # the result's, of the input as it was
+        k = list(op.attributes).index("dtype")
+        if attributes[k] is inputs[0].dtype:
+            attributes = (*attributes[:k], found[0].dtype, *attributes[k + 1 :])
+    return found, attributes
 
 
 def converted(

@@ -22,6 +22,7 @@ from ..kernels.runtime.errstate import is_reentrancy_error, run_nested
 from ..modes import local, run_kernel
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor, ViewInfo, wrap
+from .autocast_policy import cast_call
 from .plan import Plan, execute
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ MAX_PLANS = 4096  # per op; a program whose shapes never repeat must not grow wi
 
 def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
     """Run an op on tensors and scalars; return its result, or a tuple of results."""
+    state = local.state
+    if state.autocast is not None and op.autocast is not None:
+        inputs, attributes = cast_call(op, inputs, attributes, state.autocast)
     key: list[Any] = []
     arrays = []
     mask = 0
@@ -60,7 +64,6 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
         plan, replaced = make_plan(op, inputs, key)
         if replaced is not None:
             return (plan or dispatch)(op, replaced, attributes)
-    state = local.state
     recording = mask and state.grad and plan.differentiable
     if plan.simple:
         spec = plan.results[0]
@@ -111,7 +114,7 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
     except (KeyError, AttributeError):
         return dispatch(op, (a, b), ())
     state = local.state
-    if not plan.simple or state.notes_results:
+    if not plan.simple or state.notes_results or state.autocast is not None:
         return dispatch(op, (a, b), ())
     spec = plan.results[0]
     storage, array = plan.backend.empty(spec)

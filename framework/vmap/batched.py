@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from .. import execution
-from ..autograd.node import Node, _sequence, attach, edge_to
+from ..autograd.node import Node, attach, edge_to
 from ..device import device as device_class
 from ..dtypes import dtype as dtype_class
 from ..modes import local
@@ -435,8 +435,7 @@ class ExpandLevels(Node):
         self.edges = [edge_to(value)]
         self.edge_specs = [value._spec]
         self.levels, self.missing, self.lead = levels, missing, lead
-        self.seq = next(_sequence)
-        self.extra = None
+        self._begin()
 
     def name(self) -> str:
         """Return the name of the node."""

@@ -34,7 +34,9 @@ from typing import Any
 import numpy as np
 
 from ...framework import devices, execution
+from ...framework.devices.host import HostBackend
 from ...framework.dtypes import as_dtype
+from ...framework.execution import READ
 from ...framework.kernels.runtime.errstate import run_nested
 from ...framework.memory.ledger import Ledger
 from ...framework.ops.creation import factory
@@ -332,10 +334,6 @@ class FakeExecutor(execution.Executor):
         """Return :meth:`run`, for all threads."""
         return self.run
 
-    def storage_class(self, usual: Any) -> Any:
-        """Return the class of new storages, whose values are unknown."""
-        return FakeStorage
-
     def plan_made(self, plan: Any) -> None:
         """Make the kernels of devices without values be called, so that they are counted."""
         if plan.xp is None and plan.simple and not plan.op.view:
@@ -367,6 +365,8 @@ class FakeExecutor(execution.Executor):
     def prepared(self, be: Any) -> Any:
         """Make a backend copy and read known values only."""
         be.ledger.__class__ = UnlimitedLedger
+        if isinstance(be, HostBackend):
+            be.storage_class = FakeStorage
         really_copy, really_take, really_give = be.copy, be.from_host, be.to_host
         computes = be.xp is not None and be.xp is not NOTHING
 
@@ -419,22 +419,16 @@ class FakeExecutor(execution.Executor):
                 for op, count in (self.flops - flops).items():
                     self.flops[op] += left_out * count
 
-    def reader(self, name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the method that reads values, with placeholders for unknown ones."""
-        label = "numpy" if name == "__array__" else name
-
-        def asked(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.knows(self_):
-                return usual(self_, *args, **kwargs)
-            if not (name == "item" and self_.numel() != 1):
-                times = self.guess(f"{label}()")
-                if name == "item":
-                    return expected(self_, times)
-                if not self_.is_meta and getattr(self_._array.flags, "writeable", False):
-                    self_._array.fill(guess_for(self_._array)[()])
-            return usual(self_, *args, **kwargs)
-
-        return asked
+    def read(self, tensor: Any, name: str) -> Any:
+        """Return a number for one that is unknown; other values are guessed where they are kept."""
+        if self.knows(tensor):
+            return READ
+        times = self.guess(f"{name}()")
+        if name == "item":
+            return expected(tensor, times)
+        if not tensor.is_meta and getattr(tensor._array.flags, "writeable", False):
+            tensor._array.fill(guess_for(tensor._array)[()])
+        return READ
 
 
 def _flops(op: Any, specs: Any, attributes: Any) -> int:

@@ -10,15 +10,14 @@ Nothing here keeps a node alive: what outlives a call are weak references, strin
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...framework.attribution import scopes
 from ...framework.attribution.frames import user_line
-from ...framework.autograd import engine
+from ...framework.autograd.pass_watchers import watchers
 from ...framework.devices import live_backends
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER
 from ...framework.modes import local
@@ -128,11 +127,11 @@ class NodeTracker:
         """Start tracking."""
         scopes.listen(True, made=self._made, **self._told)
         gc.callbacks.append(self._around_gc)
-        join_passes(self)
+        watchers.join(self)
 
     def stop(self) -> None:
         """Stop tracking and drop all records."""
-        leave_passes(self)
+        watchers.leave(self)
         gc.callbacks.remove(self._around_gc)
         scopes.unlisten(True, made=self._made, **self._told)
         self.nodes.clear()
@@ -230,54 +229,6 @@ class NodeTracker:
         for one in self.passes:
             one.step = 1
         self._freed.clear()
-
-
-# Backward passes, seen from outside: the engine's `_run` is replaced while someone watches.
-
-
-class PassWatcher(Protocol):
-    """Whoever is told of backward passes."""
-
-    def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
-        """Record the start of a backward pass."""
-
-    def end_pass(self, accumulated: bool) -> None:
-        """Record the end of a backward pass."""
-
-
-_watching: tuple[PassWatcher, ...] = ()
-_lock = threading.Lock()
-_plain_run = engine._run
-
-
-def join_passes(watcher: PassWatcher) -> None:
-    """Tell ``watcher`` of every backward pass, until ``leave_passes``."""
-    global _watching
-    with _lock:
-        _watching = (*_watching, watcher)
-        engine._run = _seen_run
-
-
-def leave_passes(watcher: PassWatcher) -> None:
-    """Tell it no more."""
-    global _watching
-    with _lock:
-        _watching = tuple(w for w in _watching if w is not watcher)
-        if not _watching:
-            engine._run = _plain_run
-
-
-def _seen_run(
-    roots: list[Tensor], gradients: list[Tensor], retain: bool, create: bool, inputs: Any
-) -> Any:
-    watchers = _watching
-    for watcher in watchers:
-        watcher.begin_pass(roots, retain, create, inputs)
-    try:
-        return _plain_run(roots, gradients, retain, create, inputs)
-    finally:
-        for watcher in watchers:
-            watcher.end_pass(inputs is None)
 
 
 # Bytes

@@ -27,11 +27,11 @@ from ...framework import execution
 from ...framework.attribution.call_stacks import UNKNOWN
 from ...framework.attribution.frames import user_line
 from ...framework.autograd.node import Node
+from ...framework.autograd.pass_watchers import watchers
 from ...framework.interrupts import finalizer
 from ...framework.memory.ledger import SAVED, format_bytes
 from ...framework.modes import local
 from .findings import warn_at
-from .node_tracker import join_passes, leave_passes
 
 ALONE = 3  # references to a storage that a handle has, its array, and who asks
 LEAST = 1 << 20  # bytes; less is not worth a warning
@@ -77,14 +77,14 @@ class WasteWatch:
 
     def start(self) -> None:
         """Start looking."""
-        join_passes(self)
+        watchers.join(self)
         with _lock:
             _watching.append(self)
             Node.__del__ = _node_dies  # type: ignore[attr-defined]
 
     def stop(self) -> None:
         """Stop looking; ``tell_rest`` may be called afterwards."""
-        leave_passes(self)
+        watchers.leave(self)
         with _lock:
             _watching.remove(self)
             if not _watching:

@@ -52,6 +52,11 @@ BUDGET = ("tests/budget/test_evictor.py", "tests/budget/test_contexts.py")
 KEEP = ("tests/budget/test_keep.py",)
 STASHES = ("tests/budget/test_stashes.py",)
 RECORDED = ("tests/budget/test_recorded.py",)
+PROFILES = (
+    "tests/profiling/test_profiler_lifetime.py",
+    "tests/profiling/record",
+)
+AMP = ("tests/test_amp.py",)
 CPU = "framework/kernels/cpu/"
 
 MUTANTS = (
@@ -146,8 +151,40 @@ MUTANTS = (
     ),
     Mutant(
         "a saved value's pin outlives it", SAVED,
-        "            roles[TEMPORARY] += n\n            roles[SAVED] -= n\n\n    @property",
-        "            roles[TEMPORARY] += n\n\n    @property", MEMORY,
+        "            roles[TEMPORARY] += n\n            roles[SAVED] -= n\n            if",
+        "            roles[TEMPORARY] += n\n            if", MEMORY,
+    ),
+    Mutant(
+        "the end of a saved value is not published", SAVED,
+        "                publish(ledger, \"role\", storage, SAVED)\n\n    @property",
+        "                pass\n\n    @property", PROFILES,
+    ),
+    Mutant(
+        "the saving of a value is not published", SAVED,
+        "                    publish(ledger, \"role\", storage, TEMPORARY)",
+        "                    pass", PROFILES,
+    ),
+    Mutant(
+        "an op's node is made without a site", "framework/autograd/node.py",
+        "        if recording.on:\n            note_node(self)\n\n    @property",
+        "\n    @property", PROFILES,
+    ),
+    Mutant(
+        "a module's scope is never left", "modules/module.py",
+        "            if entry is not None:", "            if False:", PROFILES,
+    ),
+    Mutant(
+        "an op is not converted in an autocast region", DISPATCH,
+        "    if state.autocast is not None and op.autocast is not None:", "    if False:", AMP,
+    ),
+    Mutant(
+        "a composition is not converted in an autocast region", "framework/ops/autocast_policy.py",
+        "_function if _local.state.autocast is None else _casting", "_function", AMP,
+    ),
+    Mutant(
+        "the end of a backward pass is not told", "framework/autograd/engine.py",
+        "            watcher.end_pass(inputs is None)", "            pass",
+        ("tests/profiling/leaks",),
     ),
     Mutant(
         "the best fit is a block too large", POOL,

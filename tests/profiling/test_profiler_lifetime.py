@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
 import lowtide as lt
 from lowtide import nn
 from lowtide.framework.attribution import scopes
+from lowtide.framework.autograd.function_context import FunctionCtx
+from lowtide.framework.autograd.node import Alias, OpNode
+from lowtide.framework.autograd.saved import Held
 from lowtide.profiling import MemoryProfiler
 
 from .owners import Tower, births
@@ -24,16 +28,71 @@ def test_it_records_once():
     prof.stop()
 
 
+def test_profiling_exchanges_no_methods():
+    """The code one reads runs with and without a profiler; only leaks add a finalizer to nodes."""
+    node = lt.autograd.graph.Node
+    classes = (nn.Module, nn.Linear, node, OpNode, Alias, FunctionCtx, Held, lt.Tensor)
+
+    def methods():
+        return [
+            {name: f for name, f in vars(cls).items() if cls is Held or name != "__del__"}
+            for cls in classes
+        ]
+
+    before = methods()
+    with MemoryProfiler(), MemoryProfiler(), lt.autocast("cpu"):
+        assert methods() == before
+    assert methods() == before
+
+
 def test_nothing_is_left_behind_when_the_last_one_stops():
-    plain, init = nn.Module.__call__, lt.framework.autograd.node.OpNode.__init__
-    held = lt.framework.autograd.saved.Held.__init__
     with MemoryProfiler(), MemoryProfiler():
-        assert nn.Module.__call__ is not plain
-    assert nn.Module.__call__ is plain
-    assert lt.framework.autograd.node.OpNode.__init__ is init
-    assert lt.framework.autograd.saved.Held.__init__ is held
+        assert scopes.recording.on
+        x = lt.ones(2, requires_grad=True) * 2.0
+        assert hasattr(x.grad_fn, "_site")
+    assert not scopes.recording.on
+    assert not hasattr(lt.autograd.graph.Node, "__del__")
     x = lt.ones(2, requires_grad=True) * 2.0
     assert not hasattr(x.grad_fn, "_site")
+
+
+KINDS_OF_NODES = {
+    "op": lambda x: x * 2.0,
+    "function": lambda x: Doubled.apply(x),
+    "to a device": lambda x: x.to("sim"),
+    "split": lambda x: x.split(1)[0],
+    "a write through a view": lambda x: written(x * 1.0),
+    "vmap": lambda x: lt.vmap(lambda row: row * 2.0)(x),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NODES)
+def test_every_kind_of_node_knows_its_line_and_is_told_once(kind):
+    x = lt.ones(2, 2, requires_grad=True)
+    made = []
+    scopes.listen(True, made=made.append)
+    try:
+        node = KINDS_OF_NODES[kind](x).grad_fn
+    finally:
+        scopes.unlisten(True, made=made.append)
+    assert node in made
+    assert len(made) == len(set(map(id, made)))
+    assert Path(__file__).name in node._site[1].line
+
+
+class Doubled(lt.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2.0
+
+
+def written(x):
+    x[0].mul_(2.0)
+    return x
 
 
 def test_a_profiler_keeps_nothing_alive(leak_check):

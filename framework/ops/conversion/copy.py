@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...autograd.node import Node, _sequence, attach, edge_to
+from ...autograd.node import Node, attach, edge_to
 from ...autograd.view_history import check_writable
 from ...device import device
 from ...device import device as as_device
@@ -292,8 +292,7 @@ class ToDevice(Node):
     def __init__(self, input: Tensor) -> None:
         self.edges = [edge_to(input)]
         self.edge_specs = [input._spec]
-        self.seq = next(_sequence)
-        self.extra = None
+        self._begin()
 
     def name(self) -> str:
         """Return PyTorch's name of the node."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...autograd.anomaly import remember
 from ...autograd.engine import zeros_of
-from ...autograd.node import Node, _sequence, attach, edge_to
+from ...autograd.node import Node, attach, edge_to
 from ...dtypes import INT
 from ...modes import local
 from ...tensor import Tensor
@@ -232,8 +232,7 @@ class SplitNode(Node):
         self.edge_specs = [input._spec]
         self.dim, self.starts, self.unbound = dim, starts, unbound
         self.output_count = len(starts)
-        self.seq = next(_sequence)
-        self.extra = None
+        self._begin()
 
     def name(self) -> str:
         """Return PyTorch's name of the corresponding node."""

@@ -19,7 +19,7 @@ import lowtide.framework.devices.cuda  # loaded, so that a change of it would be
 from lowtide.framework import devices, execution
 from lowtide.framework.attribution import scopes
 from lowtide.framework.devices.host import HostBackend
-from lowtide.framework.execution import Executor, install
+from lowtide.framework.execution import READ, Executor, install
 from lowtide.framework.memory import events
 from lowtide.framework.ops import dispatch, inplace
 from lowtide.framework.random.generator import default_generator
@@ -27,14 +27,7 @@ from lowtide.profiling.estimate import fake_kernels
 from lowtide.profiling.estimate.fork_sandbox import run_apart
 
 ESTIMATE = Path(fake_kernels.__file__).parent
-BOUND = {  # names that the framework itself binds to what an executor returns
-    "lowtide.framework.execution.current",
-    "lowtide.framework.devices.host.Storage",
-    "lowtide.framework.tensor.Tensor.item",
-    "lowtide.framework.tensor.Tensor.tolist",
-    "lowtide.framework.tensor.Tensor.numpy",
-    "lowtide.framework.tensor.Tensor.__array__",
-}
+BOUND = {"lowtide.framework.execution.current"}  # names that the framework itself binds
 
 
 class Counting(Executor):
@@ -43,7 +36,6 @@ class Counting(Executor):
     def __init__(self):
         self.kernels = 0
         self.plans = Counter()
-        self.read = Counter()
 
     def runner(self):
         usual = super().runner()
@@ -57,12 +49,18 @@ class Counting(Executor):
     def plan_made(self, plan):
         self.plans[plan.op.name] += 1
 
-    def reader(self, name, usual):
-        def read(t, *args, **kwargs):
-            self.read[name] += 1
-            return usual(t, *args, **kwargs)
 
-        return read
+class Reading(Executor):
+    """Knows better what a single element is than memory does."""
+
+    computes = False
+
+    def __init__(self):
+        self.asked = []
+
+    def read(self, tensor, name):
+        self.asked.append(name)
+        return 7 if name == "item" else READ
 
 
 @pytest.fixture
@@ -73,7 +71,7 @@ def counting():
     assert install(before) is found
 
 
-def test_kernels_writes_draws_and_reads_go_through_the_executor(counting):
+def test_kernels_writes_and_draws_go_through_the_executor(counting):
     x = lt.ones(7, 3)  # written outside of ops
     assert counting.kernels == 1
     x.uniform_()
@@ -82,8 +80,22 @@ def test_kernels_writes_draws_and_reads_go_through_the_executor(counting):
     y.add_(1)
     assert counting.kernels == 4
     assert counting.plans["mul"] > 0  # of this call, and of those made before
-    y.sum().item(), y.tolist(), y.numpy(), np.asarray(y)
-    assert counting.read == Counter(item=1, tolist=1, numpy=1, __array__=1)
+
+
+def test_reads_go_through_an_executor_that_does_not_compute():
+    x = lt.ones(2)
+    one = x.sum()
+    reading = Reading()
+    before = install(reading)
+    try:
+        assert one.item() == 7
+        with pytest.raises(RuntimeError, match="2 elements"):
+            x.item()
+        assert x.tolist() == x.numpy().tolist() == np.asarray(x).tolist() == [1.0, 1.0]
+    finally:
+        install(before)
+    assert reading.asked == ["item", "tolist", "numpy", "numpy"]
+    assert one.item() == 2
 
 
 def test_the_usual_executor_leaves_what_it_is_asked_for_as_it_is():
@@ -178,6 +190,7 @@ EXCHANGED = {  # attributes of the framework's objects that estimates write, eac
     "_array": "a tensor's: an array of the GPU's stand-in",
     "array": "a handle's: the same",
     "__class__": "a storage's: whether its values are known",
+    "storage_class": "a backend's: of new storages, whose values are unknown",
 }
 
 
