@@ -19,12 +19,12 @@ USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes, as shells know them
 
 REPORT_FILES = {
     "html": "a page for a browser",
-    "png": "a picture; .svg and .pdf do as well",
+    "png": "a picture (.png, .svg or .pdf)",
     "perfetto": "a trace for ui.perfetto.dev and speedscope",
     "snapshot": "a snapshot for pytorch.org/memory_viz",
     "flamegraph": "folded stacks of the peak, for flamegraph.pl and speedscope",
 }
-AS_TORCH = "the script is PyTorch's: in it, `import torch` means lowtide"
+AS_TORCH = "run a PyTorch script: `import torch` imports lowtide in it"
 EXAMPLES = {
     "run": "lowtide run digits --quick",
     "run-as-torch": "lowtide run-as-torch train.py --epochs 3",
@@ -115,7 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
     parser = argparse.ArgumentParser(
-        prog="lowtide", description="A training framework that knows where every byte is."
+        prog="lowtide",
+        description="Train with lowtide, and see where the memory goes.",
+        epilog="Start with: lowtide run digits. Each command has --help.",
     )
     parser.add_argument("--version", action="version", version=f"lowtide {lowtide.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -138,42 +140,55 @@ def _command(commands: Any, name: str, sentence: str, more: str = "") -> Any:
 
 def _add_recipes(commands: Any) -> None:
     run = _command(commands, "run", "run a recipe")
-    run.add_argument("name", nargs="?", help="its name, as `lowtide recipes` lists it")
+    run.add_argument("name", nargs="?", help="name of the recipe; `lowtide recipes` lists them")
     run.add_argument(
-        "args", nargs=argparse.REMAINDER, help="what the recipe itself takes; try --help"
+        "args",
+        nargs=argparse.REMAINDER,
+        help="arguments of the recipe; see `lowtide run NAME --help`",
     )
-    _command(commands, "recipes", "list the recipes, with what each costs and shows")
+    _command(commands, "recipes", "list the recipes: what each one trains, and its time and memory")
 
 
 def _add_machine(commands: Any) -> None:
     ahead = _command(
-        commands, "compile", "compile the CPU's kernels that most models need, once on a machine",
-        "Others are compiled when a program first calls them.",
+        commands, "compile", "compile the CPU kernels that most models need, once per machine",
+        "Other kernels are compiled when a program first calls them.",
     )  # fmt: skip
     ahead.add_argument(
-        "--jobs", type=positive, metavar="N", help="processes at once (default: one for each core)"
+        "--jobs", type=positive, metavar="N", help="number of processes (default: one per core)"
     )
     ahead.add_argument(
-        "--clear", action="store_true", help="remove all kernels that are kept, and compile none"
+        "--clear", action="store_true", help="remove all compiled kernels, and compile none"
     )
     _command(commands, "doctor", "show versions, devices, memory, kernels, and what is missing")
 
 
 def _add_scripts(commands: Any) -> None:
-    profile = _command(commands, "profile", "run a script and show who owned its memory")
+    profile = _command(
+        commands,
+        "profile",
+        "run a script and report which modules, ops and lines own its memory",
+        "Prints a summary, and writes a page, a picture and run.json into a folder.",
+    )
     profile.add_argument(
-        "-o", "--out", metavar="FOLDER", help="where to write (default: SCRIPT-memory)"
+        "-o", "--out", metavar="FOLDER", help="folder for the results (default: SCRIPT-memory)"
     )
     profile.add_argument("--full", action="store_true", help="print all tables")
-    profile.add_argument("--no-timeline", action="store_true", help="keep no events: for long runs")
-    profile.add_argument("--no-lines", action="store_true", help="no lines, no leaks: faster")
     profile.add_argument(
-        "--live", action="store_true", help="let `lowtide top PID` show it while it runs"
+        "--no-timeline", action="store_true", help="do not record events over time (for long runs)"
     )
-    estimate = _command(commands, "estimate", "predict a script's memory without computing")
+    profile.add_argument(
+        "--no-lines", action="store_true", help="do not record source lines or leaks (faster)"
+    )
+    profile.add_argument(
+        "--live", action="store_true", help="let `lowtide top` show the script while it runs"
+    )
+    estimate = _command(
+        commands, "estimate", "predict a script's memory without running its kernels"
+    )
     leaks = _command(
         commands, "leaks",
-        "run a script; name graphs that outlive their step, and tensors that pile up",
+        "run a script and find graphs and tensors that it keeps alive by mistake",
         "The exit code is 1 if something leaks.",
     )  # fmt: skip
     advise = _command(
@@ -181,31 +196,37 @@ def _add_scripts(commands: Any) -> None:
     )
     advise.add_argument(
         "--limit", metavar="SIZE",
-        help="what may live: 2GiB, 500MB, bytes (default: the limit that the script sets)",
+        help="memory limit, such as 2GiB or 500MB (default: the limit that the script sets)",
     )  # fmt: skip
-    advise.add_argument("--device", help="whose memory is meant (default: the fullest)")
+    advise.add_argument(
+        "--device", help="device whose memory counts (default: the one with the highest peak)"
+    )
     budget = _command(
-        commands, "fit", "predict how a script runs within a number of bytes, without computing",
-        "The exit code is 1 if it does not fit.",
-    )  # fmt: skip
+        commands,
+        "fit",
+        "predict whether a script fits a memory budget, and its cost",
+        "Does not run its kernels. The exit code is 1 if it does not fit.",
+    )
     budget.add_argument("--budget", metavar="SIZE", type=size, help=BUDGET)
     budget.add_argument(
         "--plot",
         metavar="FILE",
-        help="draw live bytes with the budget and without (.png, .svg, .pdf)",
+        help="draw live bytes with the budget and without it (.png, .svg or .pdf)",
     )
     for command in (estimate, advise, leaks, budget):
-        command.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
+        command.add_argument(
+            "-o", "--out", metavar="FILE", help="write the results to FILE as JSON"
+        )
     for command in (estimate, advise):
         command.add_argument(
             "--gpu",
             metavar="SIZE",
-            help="let the script find a GPU of this size, such as 24GiB, with or without one",
+            help="predict for a GPU of this size, such as 24GiB; none is needed",
         )
     as_torch = _command(
         commands,
         "run-as-torch",
-        "run a PyTorch script as it is: in it, `import torch` means lowtide",
+        "run an unmodified PyTorch script: `import torch` imports lowtide in it",
     )
     for command in (profile, as_torch):
         add_budget(command)
@@ -213,40 +234,60 @@ def _add_scripts(commands: Any) -> None:
         if command is not as_torch:
             command.add_argument("--as-torch", action="store_true", help=AS_TORCH)
         command.add_argument(
-            "-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m"
+            "-m",
+            "--module",
+            action="store_true",
+            help="SCRIPT is the name of a module, as in python -m",
         )
         command.add_argument("script", metavar="SCRIPT", nargs="?", help="a Python file")
-        command.add_argument("args", nargs=argparse.REMAINDER, help="what the script itself takes")
-    fit = _command(commands, "fit-table", "find the largest batch by model and limit")
+        command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    fit = _command(
+        commands, "fit-table", "find the largest batch size for each model and memory limit"
+    )
     fit.add_argument("--as-torch", action="store_true", help=AS_TORCH)
     fit.add_argument(
-        "script", metavar="FILE", nargs="?", help="a Python file: models, batch, optimizer"
+        "script",
+        metavar="FILE",
+        nargs="?",
+        help="a Python file that defines models, batch and optimizer",
     )
     fit.add_argument(
-        "--limits", metavar="SIZES", help="such as 1GiB,2GiB (default: those of the file)"
+        "--limits",
+        metavar="SIZES",
+        help="memory limits, such as 1GiB,2GiB (default: those of the file)",
     )
-    fit.add_argument("--csv", metavar="FILE", help="write the figures there, in bytes")
-    fit.add_argument("--png", metavar="FILE", help="write a picture; .svg and .pdf do as well")
+    fit.add_argument("--csv", metavar="FILE", help="write the results to FILE as CSV, in bytes")
+    fit.add_argument("--png", metavar="FILE", help="write a picture (.png, .svg or .pdf)")
 
 
 def _add_recordings(commands: Any) -> None:
-    report = _command(commands, "report", "show a recorded run again, and write its files")
+    report = _command(commands, "report", "show a recorded run again, and export it")
     report.add_argument("--full", action="store_true", help="print all tables")
-    report.add_argument("run", metavar="RUN", help="a run.json of `lowtide profile`, or its folder")
+    report.add_argument(
+        "run", metavar="RUN", help="run.json of `lowtide profile`, or the folder that has it"
+    )
     for kind, words in REPORT_FILES.items():
         report.add_argument(f"--{kind}", metavar="FILE", help=f"write {words}")
     diff = _command(commands, "diff", "compare two recorded runs")
-    diff.add_argument("before", metavar="BEFORE", help="a run.json, or its folder")
-    diff.add_argument("after", metavar="AFTER", help="another: what has it more?")
-    diff.add_argument("--html", metavar="FILE", help="write a page of both, side by side")
+    diff.add_argument("before", metavar="BEFORE", help="run.json of the first run, or its folder")
+    diff.add_argument(
+        "after", metavar="AFTER", help="run.json of the run to compare with it, or its folder"
+    )
+    diff.add_argument("--html", metavar="FILE", help="write a page that shows both side by side")
     diff.add_argument(
         "--fail-over",
         metavar="GROWTH",
-        help="exit with 1 if the peak grew by more: a share such as 2%%, or a size",
+        help="exit with 1 if the peak grew by more than this: 2%%, or a size such as 10MiB",
     )
     top = _command(commands, "top", "show the live bytes of a running script")
-    top.add_argument("pid", nargs="?", type=int, metavar="PID", help="its process; without: a list")
-    top.add_argument("--once", action="store_true", help="print once, and do not refresh")
+    top.add_argument(
+        "pid",
+        nargs="?",
+        type=int,
+        metavar="PID",
+        help="process id; lists the scripts that run with --live if omitted",
+    )
+    top.add_argument("--once", action="store_true", help="print once and exit")
 
 
 def _estimating(options: argparse.Namespace) -> int:

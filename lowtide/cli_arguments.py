@@ -9,7 +9,7 @@ from lowtide.framework.checkpointing.budget import memory_budget
 from lowtide.framework.checkpointing.disk import offload_to_disk
 from lowtide.framework.memory.sizes import as_bytes
 
-BUDGET = "bytes that may live at once, such as 2GiB: saved values are dropped and made again"
+BUDGET = "memory budget, such as 2GiB: saved values are evicted and recomputed to stay within it"
 
 
 def size(text: str) -> int:
@@ -27,13 +27,13 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         "--budget-of",
         choices=["pages", "tensors", "process"],
         default="pages",
-        help="what the budget counts: tensors and the pages behind them (the default), tensors "
-        "alone, or all that the process has",
+        help="what the budget counts: the memory pages of tensors (default), the bytes of tensors, "
+        "or all memory of the process",
     )
     parser.add_argument(
         "--budget-disk",
         metavar="DIR",
-        help="a folder for values that take less time to write and read than to make again",
+        help="folder for values that take less time to write and read than to recompute",
     )
 
 

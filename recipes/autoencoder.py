@@ -85,7 +85,7 @@ def draw(model, x, path):
 def main():
     """Parse options, train, draw, report."""
     parser = training.options(__doc__, epochs=5, batch_size=128, lr=2e-3)
-    parser.add_argument("--code", type=int, default=16, help="numbers that stand for a picture")
+    parser.add_argument("--code", type=int, default=16, help="size of the code of a picture")
     args = parser.parse_args()
 
     console = Console()

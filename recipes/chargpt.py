@@ -107,12 +107,14 @@ def validation_loss(model, text, batch=64, count=512):
 def main():
     """Parse options, train, write, report."""
     parser = training.options(__doc__, steps=1500, batch_size=32, lr=2e-3)
-    parser.add_argument("--context", type=int, default=128, help="characters the model sees")
-    parser.add_argument("--width", type=int, default=160)
-    parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=5)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--sample", type=int, default=600, help="characters to write at the end")
+    parser.add_argument(
+        "--context", type=int, default=128, help="length of the context, in characters"
+    )
+    parser.add_argument("--width", type=int, default=160, help="embedding size")
+    parser.add_argument("--depth", type=int, default=4, help="number of blocks")
+    parser.add_argument("--heads", type=int, default=5, help="attention heads")
+    parser.add_argument("--dropout", type=float, default=0.0, help="dropout probability")
+    parser.add_argument("--sample", type=int, default=600, help="characters to generate at the end")
     args = parser.parse_args()
     if args.quick:
         args.steps, args.context, args.width, args.depth, args.sample = 30, 64, 40, 2, 80

@@ -216,11 +216,18 @@ def accuracy(model, x, y, batch=250):
 def main():
     """Parse options, compare, train, test, report."""
     parser = training.options(__doc__, epochs=16, batch_size=128, lr=1.2e-2)
-    parser.add_argument("--scheme", choices=list(SCHEMES), default="sqrt")
-    parser.add_argument("--limit", type=float, metavar="MIB", help="halfway between plain and sqrt")
-    parser.add_argument("--layers", type=int, default=1000)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument(
+        "--scheme", choices=list(SCHEMES), default="sqrt", help="what is checkpointed"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="MIB",
+        help="memory limit (default: halfway between plain and sqrt)",
+    )
+    parser.add_argument("--layers", type=int, default=1000, help="number of layers")
+    parser.add_argument("--width", type=int, default=64, help="features of each layer")
+    parser.add_argument("--dropout", type=float, default=0.1, help="dropout probability")
     args = parser.parse_args()
     if args.quick:
         args.steps, args.layers = 8, min(args.layers, 120)

@@ -56,8 +56,8 @@ def r2(model, x, y):
 def main():
     """Parse options, train, test, report."""
     parser = training.options(__doc__, epochs=15, batch_size=256, lr=4e-3)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--depth", type=int, default=3, help="residual blocks")
+    parser.add_argument("--width", type=int, default=64, help="features of each block")
+    parser.add_argument("--depth", type=int, default=3, help="number of residual blocks")
     args = parser.parse_args()
     if args.quick:
         args.epochs = 1

@@ -115,7 +115,7 @@ def show(cases, console, batch, device):
 def main():
     """Parse options, train, test, report."""
     parser = training.options(__doc__, epochs=20, batch_size=64, lr=2e-3)
-    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--hidden", type=int, default=256, help="features of the hidden layers")
     args = parser.parse_args()
     if args.quick:
         args.epochs = 2

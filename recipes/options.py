@@ -23,24 +23,28 @@ def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.
     """
     name = Path(sys.argv[0]).stem
     parser = argparse.ArgumentParser(prog=f"lowtide run {name}", description=doc.splitlines()[0])
-    parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda; cpu by default")
+    parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: cpu)")
     if "epochs" in length:
-        parser.add_argument("--epochs", type=count, default=length["epochs"])
+        parser.add_argument(
+            "--epochs", type=count, default=length["epochs"], help="passes over the data"
+        )
     parser.add_argument(
-        "--steps", type=count, default=length.get("steps"), help="stop after so many"
+        "--steps", type=count, default=length.get("steps"), help="stop after this many steps"
     )
-    parser.add_argument("--batch-size", type=count, default=batch_size)
-    parser.add_argument("--lr", type=rate, default=lr, help=f"learning rate; {lr} by default")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data-dir", type=folder, help="a folder that has the data's files")
+    parser.add_argument("--batch-size", type=count, default=batch_size, help="examples per step")
+    parser.add_argument("--lr", type=rate, default=lr, help=f"learning rate (default: {lr})")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers")
+    parser.add_argument("--data-dir", type=folder, help="folder with the data files")
     parser.add_argument(
-        "--out", type=target, help="where all is written; by default a new folder, runs/NAME"
+        "--out", type=target, help="folder for the results (default: a new one, runs/NAME)"
     )
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    parser.add_argument("--checkpoint-every", type=count, metavar="STEPS")
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
+    parser.add_argument(
+        "--checkpoint-every", type=count, metavar="STEPS", help="steps between checkpoints"
+    )
     add_budget(parser)
-    parser.add_argument("--memory-report", action="store_true", help="tell where memory went")
-    parser.add_argument("--quick", action="store_true", help="a few seconds, to see it run")
+    parser.add_argument("--memory-report", action="store_true", help="report where the memory went")
+    parser.add_argument("--quick", action="store_true", help="train for a few seconds only")
     return parser
 
 

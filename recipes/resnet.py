@@ -84,7 +84,7 @@ def accuracy(model, x, y, batch=250):
 def main():
     """Parse options, train, test, report."""
     parser = training.options(__doc__, epochs=2, batch_size=128, lr=0.2)
-    parser.add_argument("--depth", type=int, default=3, help="blocks of each of the three stages")
+    parser.add_argument("--depth", type=int, default=3, help="blocks in each of the three stages")
     parser.add_argument("--width", type=int, default=16, help="channels of the first stage")
     args = parser.parse_args()
 

@@ -144,7 +144,7 @@ def accuracy(model, loader, device):
 def main():
     """Parse options, train, test, report."""
     parser = training.options(__doc__, epochs=1, batch_size=32, lr=1e-4)
-    parser.add_argument("--longest", type=int, default=64, help="pieces of a text that count")
+    parser.add_argument("--longest", type=int, default=64, help="tokens of a text that are used")
     args = parser.parse_args()
 
     console = Console()

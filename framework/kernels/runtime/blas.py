@@ -3,7 +3,7 @@
 OpenBLAS splits each product evenly among its own threads, and waits for all of them, also for one
 that the system has not scheduled: beside another busy process a product takes ten times as long.
 And threads of ours would multiply with its. So products are cut among our threads
-(``kernels/cpu/linalg/parallel_matmul.py``), and BLAS uses one. Its number of threads is a setting
+(``kernels/cpu/linalg/gemm.py``), and BLAS uses one. Its number of threads is a setting
 of the process, so it is changed while any such section runs, counted, and put back: NumPy's
 products outside of lowtide are as they were.
 
