@@ -16,8 +16,6 @@ from .dtypes import BOOL, COMPLEX, FLOAT, INT
 from .dtypes import dtype as _dtype
 from .memory.pool import ALIGNMENT
 
-Shape = tuple[int, ...]
-
 
 class Size(tuple):  # type: ignore[type-arg]
     """The shape of a tensor: a tuple of ints that prints as PyTorch's and slices to a ``Size``."""

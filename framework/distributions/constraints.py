@@ -164,16 +164,6 @@ class _IntegerInterval(_Bounded):
         return (value % 1 == 0) & (self.lower_bound <= value) & (value <= self.upper_bound)
 
 
-class _IntegerLessThan(_Bounded):
-    """The integers up to ``upper_bound``, included."""
-
-    is_discrete = True
-    bounds = ("upper_bound",)
-
-    def check(self, value: Tensor) -> Tensor:
-        return (value % 1 == 0) & (value <= self.upper_bound)
-
-
 class _IntegerGreaterThan(_Bounded):
     """The integers from ``lower_bound`` on, included."""
 

@@ -12,7 +12,7 @@ from numbers import Number
 from typing import Any, cast
 
 from .. import execution
-from ..dtypes import FLOAT, finfo, get_default_dtype
+from ..dtypes import finfo, get_default_dtype
 from ..modes import enable_grad
 from ..ops.activation.softmax import log_softmax, softmax
 from ..ops.creation.fill import ones, zeros
@@ -226,8 +226,3 @@ def tiny_of(x: Tensor) -> float:
 def eps_of(x: Tensor) -> float:
     """Return the distance from 1 to the next number of a floating tensor's dtype."""
     return float(finfo(x.dtype).eps)
-
-
-def is_floating(x: Tensor) -> bool:
-    """True for a real floating dtype."""
-    return bool(x.dtype.category == FLOAT)

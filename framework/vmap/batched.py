@@ -489,8 +489,3 @@ def fresh_leaf(t: Tensor) -> Tensor:
     """Return the same values as a new leaf that requires grad."""
     leaf = value_of(t).detach().requires_grad_()
     return batched(leaf, levels_of(t))
-
-
-def sample_spec(t: Tensor) -> Spec:
-    """Return the ordinary spec of one sample."""
-    return t._spec.like()

@@ -98,12 +98,6 @@ class _Object:
         return int(self.sections[section].at + value)
 
 
-def unresolved(data: bytes) -> list[str]:
-    """Return names that an object takes from other libraries."""
-    found = _Object(data)
-    return sorted({found.names[s] for _, _, s, _, _ in found.changes if found.outside(s)})
-
-
 def link(data: bytes, exported: list[str], needed: list[str]) -> bytes:
     """Return the shared library made of an object.
 
