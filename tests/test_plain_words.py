@@ -110,7 +110,17 @@ RECIPES = {
     for path in (ROOT / "recipes").glob("*.py")
     if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/tasks").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs/tasks").glob("*.md")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in (
+            "budget", "checkpointing", "leaks", "memory_pictures", "no_grad_and_detach",
+            "optimizer_memory", "prediction", "reliability",
+        )
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
