@@ -73,8 +73,8 @@ def sentences(text: str) -> list[str]:
 
 
 def words(sentence: str) -> list[str]:
-    """Return the words of a sentence; a number is none."""
-    return re.findall(r"[A-Za-z][A-Za-z'-]*", sentence)
+    """Return the words of a sentence; numbers and code are none."""
+    return [w for w in re.findall(r"[A-Za-z][A-Za-z'-]*", sentence) if w != "code"]
 
 
 def syllables(word: str) -> int:
@@ -116,8 +116,9 @@ PAGES = [
     *(
         ROOT / "docs" / f"{name}.md"
         for name in (
-            "budget", "checkpointing", "leaks", "memory_pictures", "no_grad_and_detach",
-            "optimizer_memory", "prediction", "reliability",
+            "budget", "checkpointing", "from_pytorch", "gpu", "leaks", "memory_model",
+            "memory_pictures", "no_grad_and_detach", "optimizer_memory", "prediction",
+            "profiler_json", "reliability", "training_checkpoints", "vmap",
         )
     ),
 ]  # fmt: skip

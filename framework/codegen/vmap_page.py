@@ -25,7 +25,7 @@ KINDS = {  # by the name of the rule: what it does
     "by dims": "Along dims that are named: the positions move by the number of levels",
     "last dims": "On the last dims: levels are further free dims",
     "rows": "On rows of the first dim: the rows of all samples are rows of one call",
-    "own": "A rule of its own, made of other calls",
+    "own": "A separate rule, made of other calls",
     "composition": "Through the plain ops that the op declares itself to be made of",
     "random": "Draws: once for samples that draw apart, for each of those that draw the same",
     "mapped": "No rule: once per sample, with a warning",
