@@ -112,11 +112,12 @@ RECIPES = {
 }
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs/tasks").glob("*.md")),
     *(
         ROOT / "docs" / f"{name}.md"
         for name in (
-            "budget", "checkpointing", "from_pytorch", "gpu", "leaks", "memory_model",
+            "add_an_op", "budget", "checkpointing", "from_pytorch", "gpu", "leaks", "memory_model",
             "memory_pictures", "no_grad_and_detach", "optimizer_memory", "prediction",
             "profiler_json", "reliability", "training_checkpoints", "vmap",
         )
