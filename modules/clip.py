@@ -172,7 +172,7 @@ def _refuse_used(parameters: list[Tensor]) -> None:
             if getattr(hook, "updates", False):
                 raise RuntimeError(
                     "clip_grad_norm_ needs all gradients at once, but an optimizer fused into "
-                    "backward uses and frees each as soon as it is whole. Call remove() on the "
+                    "backward uses and frees each as soon as it is complete. Call remove() on the "
                     "handle of fuse_into_backward, or clip one gradient at a time with "
                     "p.register_hook(lambda g: g.clamp(-1, 1))."
                 )

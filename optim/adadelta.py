@@ -22,7 +22,7 @@ class Adadelta(Elementwise):
         rho: Decay of the two means.
         eps: Added under both roots.
         weight_decay: L2 penalty: ``d = g + weight_decay p``.
-        foreach: No effect, and so have ``capturable`` and ``differentiable``.
+        foreach: Ignored, like ``capturable`` and ``differentiable``.
         capturable: No effect.
         maximize: Climb instead.
         differentiable: No effect.

@@ -25,7 +25,7 @@ class Adagrad(Elementwise):
         weight_decay: L2 penalty: ``d = g + weight_decay p``.
         initial_accumulator_value: s before the first step.
         eps: Added to the denominator.
-        foreach: No effect, and so have ``differentiable`` and ``fused``.
+        foreach: Ignored, like ``differentiable`` and ``fused``.
         maximize: Climb instead.
         differentiable: No effect.
         fused: No effect.

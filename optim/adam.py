@@ -25,7 +25,7 @@ class Adam(Elementwise):
         eps: Added to the denominator.
         weight_decay: L2 penalty, added to the gradient: ``d = g + weight_decay p``.
         amsgrad: Let no step grow because v fell.
-        foreach: No effect, and so have ``capturable``, ``differentiable`` and ``fused``.
+        foreach: Ignored, like ``capturable``, ``differentiable`` and ``fused``.
         maximize: Climb instead.
         capturable: No effect.
         differentiable: No effect.
@@ -122,7 +122,7 @@ class AdamW(Adam):
         weight_decay: Share of the parameter, times ``lr``, taken away at each step.
         amsgrad: Let no step grow because the mean square fell.
         maximize: Climb instead.
-        foreach: No effect, and so have ``capturable``, ``differentiable`` and ``fused``.
+        foreach: Ignored, like ``capturable``, ``differentiable`` and ``fused``.
         capturable: No effect.
         differentiable: No effect.
         fused: No effect.

@@ -21,7 +21,7 @@ class Adamax(Elementwise):
         betas: Decay of the mean and of the maximum, b1 and b2.
         eps: Added to the gradient's size.
         weight_decay: L2 penalty: ``d = g + weight_decay p``.
-        foreach: No effect, and so have ``differentiable`` and ``capturable``.
+        foreach: Ignored, like ``differentiable`` and ``capturable``.
         maximize: Climb instead.
         differentiable: No effect.
         capturable: No effect.

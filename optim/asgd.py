@@ -24,7 +24,7 @@ class ASGD(Elementwise):
         alpha: Power of the rate's fall.
         t0: Step after which to average.
         weight_decay: L2 penalty: ``d = g + weight_decay p``.
-        foreach: No effect, and so have ``differentiable`` and ``capturable``.
+        foreach: Ignored, like ``differentiable`` and ``capturable``.
         maximize: Climb instead.
         differentiable: No effect.
         capturable: No effect.

@@ -70,8 +70,8 @@ def fuse_into_backward(optimizer: Optimizer, *, once: bool = False) -> FusedStep
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
-            f"fuse_into_backward takes an Optimizer; got {type(optimizer).__name__}. Pass what "
-            "lowtide.optim.SGD(...) and the like return."
+            f"fuse_into_backward takes an Optimizer; got {type(optimizer).__name__}. Pass one, "
+            "such as lowtide.optim.SGD(...)."
         )
     kind = type(optimizer)
     defined = kind.prepare is not Optimizer.prepare or kind.update is not Optimizer.update

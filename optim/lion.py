@@ -22,7 +22,7 @@ class Lion(Elementwise):
         betas: Weight of the momentum in the step, and its decay.
         weight_decay: Share of the parameter, times ``lr``, taken away at each step.
         maximize: Climb instead.
-        foreach: No effect, and so have ``capturable``, ``differentiable`` and ``fused``.
+        foreach: Ignored, like ``capturable``, ``differentiable`` and ``fused``.
         capturable: No effect.
         differentiable: No effect.
         fused: No effect.

@@ -26,7 +26,7 @@ class NAdam(Elementwise):
         weight_decay: L2 penalty, or share of the parameter if decoupled.
         momentum_decay: psi.
         decoupled_weight_decay: Shrink the parameter, as AdamW, instead of adding to the gradient.
-        foreach: No effect, and so have ``capturable`` and ``differentiable``.
+        foreach: Ignored, like ``capturable`` and ``differentiable``.
         maximize: Climb instead.
         capturable: No effect.
         differentiable: No effect.

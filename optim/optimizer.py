@@ -532,7 +532,7 @@ def check_options(name: str, lr: Any, **at_least_zero: Any) -> None:
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(
             f"{name}: Tensor lr must be 1-element; got shape {tuple(lr.shape)}. "
-            "Give parameters with other rates a group of their own."
+            "Put parameters with other rates into a separate group."
         )
     if isinstance(lr, str):
         raise TypeError(f"{name}: Invalid learning rate: {lr!r}, a str. Pass float({lr!r}).")

@@ -25,7 +25,7 @@ class RAdam(Elementwise):
         eps: Added to the denominator.
         weight_decay: L2 penalty, or share of the parameter if decoupled.
         decoupled_weight_decay: Shrink the parameter, as AdamW, instead of adding to the gradient.
-        foreach: No effect, and so have ``capturable`` and ``differentiable``.
+        foreach: Ignored, like ``capturable`` and ``differentiable``.
         maximize: Climb instead.
         capturable: No effect.
         differentiable: No effect.

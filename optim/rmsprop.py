@@ -26,7 +26,7 @@ class RMSprop(Elementwise):
         weight_decay: L2 penalty: ``d = g + weight_decay p``.
         momentum: Share of the last step that is kept.
         centered: Divide by the standard deviation instead.
-        capturable: No effect, and so have ``foreach`` and ``differentiable``.
+        capturable: Ignored, like ``foreach`` and ``differentiable``.
         foreach: No effect.
         maximize: Climb instead.
         differentiable: No effect.

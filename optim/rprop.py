@@ -21,7 +21,7 @@ class Rprop(Elementwise):
         lr: The first step size.
         etas: Factors that shrink and grow the size.
         step_sizes: Least and largest size.
-        capturable: No effect, and so have ``foreach`` and ``differentiable``.
+        capturable: Ignored, like ``foreach`` and ``differentiable``.
         foreach: No effect.
         maximize: Climb instead.
         differentiable: No effect.

@@ -26,7 +26,7 @@ class SGD(Elementwise):
         weight_decay: L2 penalty.
         nesterov: Look ahead.
         maximize: Climb instead.
-        foreach: No effect, and so have ``differentiable`` and ``fused``.
+        foreach: Ignored, like ``differentiable`` and ``fused``.
         differentiable: No effect.
         fused: No effect.
 

@@ -51,7 +51,7 @@ def sgd(p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
     if number(group["weight_decay"]):
         raise RuntimeError(
             "SGD: weight_decay is not compatible with sparse gradients: add(sparse, dense) is not "
-            "supported. Set it to 0 for these parameters, in a group of their own."
+            "supported. Set it to 0 for these parameters, in a separate group."
         )
     momentum, rate = group["momentum"], number(group["lr"])
     d = coalesce(as_coo(g.detach()))
@@ -77,7 +77,7 @@ def adagrad(p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any
     if number(group["weight_decay"]):
         raise RuntimeError(
             "Adagrad: weight_decay option is not compatible with sparse gradients. Set it to 0 for "
-            "these parameters, in a group of their own."
+            "these parameters, in a separate group."
         )
     step = state["step"] = state["step"] + 1
     rate = number(group["lr"]) / (1 + (step - 1) * group["lr_decay"])

@@ -62,7 +62,7 @@ class SWALR(LRScheduler):
 
     def _base_of(self, group: dict[str, Any]) -> float:
         if "swa_lr" not in group:
-            group["swa_lr"] = self._for_new("swa_lr", "Give the new group a 'swa_lr' of its own")
+            group["swa_lr"] = self._for_new("swa_lr", "Give the new group its 'swa_lr'")
         return super()._base_of(group)
 
     def get_lr(self) -> list[float]:

@@ -55,7 +55,7 @@ def count(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"takes a whole number, 1 or more; got {text!r}")
+        raise argparse.ArgumentTypeError(f"takes an integer, 1 or more; got {text!r}")
     return number
 
 

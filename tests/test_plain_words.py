@@ -212,6 +212,36 @@ def test_files_that_pages_and_comments_name_are_there():
     assert missing == set()
 
 
+def spoken_texts(path: Path) -> list[str]:
+    """Return the texts of a program that are no docstrings: what its messages are made of."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    first = [n.body[0] for n in ast.walk(tree) if getattr(n, "body", None) and documentable(n)]
+    docstrings = {id(n.value) for n in first if isinstance(n, ast.Expr)}
+    return [
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docstrings
+    ]
+
+
+def documentable(node: ast.AST) -> bool:
+    """True for what may have a docstring."""
+    return isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def test_messages_have_no_banned_words():
+    found = {
+        (str(path.relative_to(ROOT)), hit.group(), text)
+        for part in PARTS[:6]
+        for path in (ROOT / part).rglob("*.py")
+        for text in spoken_texts(path)
+        if len(text) > 15 and not text.startswith("\n;")  # the latter is LLVM's code
+        for hit in [next(filter(None, (re.search(p, text) for p in BANNED)), None)]
+        if hit
+    }
+    assert found == set()
+
+
 def test_what_is_hard_to_read_is_found():
     hard = (
         "The institutional characterization of computational irregularities necessitates "

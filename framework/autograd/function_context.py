@@ -240,7 +240,7 @@ class FunctionCtx(Node):
                 if x.layout is not strided:
                     raise NotImplementedError(
                         f"{self.name()}: a sparse input that requires grad is not supported. Pass "
-                        "its .values() as an input of its own, and make the tensor in forward."
+                        "its .values() as a separate input, and make the tensor in forward."
                     )
                 inputs.append(len(self.edges))
                 self.edges.append(edge_to(x))  # type: ignore[attr-defined]

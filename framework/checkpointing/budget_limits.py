@@ -48,9 +48,9 @@ class TensorLimit:
         node = None if running is None else running.node  # None before the first one runs
         doing = "" if node is None else f" in backward of {node.name()}"
         dropped = (
-            "All that can be made again is dropped."
+            "Everything that can be recomputed has been evicted."
             if self.evictor.thread == get_ident()
-            else "Only the thread that entered the budget drops values; this is another."
+            else "Only the thread that entered the budget evicts values; this is another thread."
         )
         return ledger.exhausted(  # type: ignore[no-any-return]
             nbytes,

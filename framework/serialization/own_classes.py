@@ -108,9 +108,7 @@ def why_not(value: Any, kind: str) -> str:
     for name in _PICKLING:
         method = getattr(cls, name, None)
         if method is not getattr(base, name, None) and method.__module__ != "dataclasses":
-            return (
-                f"Its class has a {name} of its own, which no load would call: save {INSTEAD[kind]}"
-            )
+            return f"Its class defines {name}, which no load would call: save {INSTEAD[kind]}"
     return _whole[base][0](value) if base is not object else ""
 
 

@@ -43,12 +43,12 @@ def load_pytorch(source: Source, placement: Placement, mapped: bool) -> Any:
         SerializationError: It is damaged, or holds anything but tensors and containers.
     """
     try:
-        with damage_named(source, "it is no whole PyTorch file", calls=placement):
+        with damage_named(source, "it is no complete PyTorch file", calls=placement):
             if source.read(0, 2) == b"PK":
                 return _load_zip(source, placement, mapped)
             return _load_legacy(source, placement, mapped)
     except zipfile.BadZipFile as error:
-        raise source.error(f"it is no whole PyTorch file: {error}", "It was cut off") from None
+        raise source.error(f"it is no complete PyTorch file: {error}", "It was cut off") from None
     except UnsafeContentError as error:
         raise source.error(
             f"{error}. Only tensors and containers are read, NumPy arrays, and plain objects of "

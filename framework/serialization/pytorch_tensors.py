@@ -215,7 +215,7 @@ class TensorBuilder(StorageScanner):
     ) -> Tensor:  # fmt: skip
         """Build a view of a storage of bytes, as elements of a dtype."""
         if type(storage) is not StorageRef or storage.dtype is not uint8:
-            raise ValueError("a tensor with a dtype of its own, of no untyped storage")
+            raise ValueError("a tensor with a dtype, but without an untyped storage")
         if type(kind) is not dtype:
             raise ValueError(f"a tensor's dtype is {short_repr(kind)}")
         _no_hooks(hooks)

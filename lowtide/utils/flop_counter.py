@@ -19,7 +19,7 @@ class FlopCounterMode:
 
     def __enter__(self) -> Any:
         raise NotImplementedError(
-            "FlopCounterMode: lowtide counts the operations of a whole step: "
+            "FlopCounterMode: lowtide counts the operations of a complete step: "
             "lowtide.profiling.estimate(step).flops, or `lowtide estimate script.py`."
         )
 

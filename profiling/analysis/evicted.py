@@ -1,4 +1,4 @@
-"""What byte budgets dropped while a recording ran, and made again: by owner, and in a sentence."""
+"""What byte budgets dropped while a recording ran, and recomputed: by owner, and in a sentence."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def evicted_text(recording: Recording, device: int, limit: int) -> str:
             )
         )
     widths = [max(len(row[k]) for row in table) for k in range(4)]
-    lines = [f"Dropped for a byte budget on {recording.devices[device]}, and made again"]
+    lines = [f"Evicted for a byte budget on {recording.devices[device]}, and recomputed"]
     for row in table:
         cells = [f"{cell:>{width}}" for cell, width in zip(row[:4], widths, strict=True)]
         lines.append(f"  {'  '.join(cells)}  {row[4]}")

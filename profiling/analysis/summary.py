@@ -264,7 +264,7 @@ def compilation(recording: Recording) -> str:
     what += ["kernels read from their cache"] if "cached kernels" in names else []
     what += ["Numba imported"] if "import of Numba" in names else []
     took = seconds(sum(c.seconds for c in recording.compilations))
-    return f"{', '.join(what)}: {took}, which the time axis leaves out"
+    return f"{', '.join(what)}: {took} (not shown on the time axis)"
 
 
 def percent(part: int, whole: int) -> str:

@@ -143,7 +143,7 @@ class _Program:
             self._tell()
         raise ValueError(
             "advise: the program calls no module with a parameter to train, so there is no step to "
-            "change. Train a model in it, or ask `lowtide estimate` what it takes."
+            "change. Train a model in it, or run `lowtide estimate`."
         )
 
     # Where the step begins

@@ -167,7 +167,7 @@ class RecordFile:
             why, way_out = why_unwritable(folder), WAY_OUT.removesuffix(".")
         else:
             why = free_bytes(os.fspath(file))
-        there = "What it holds is whole" if self.path.is_file() else "No file is left"
+        there = "Its records are complete" if self.path.is_file() else "No file is left"
         return UnwrittenError(
             error.errno,
             f"{self._name}: {self.path} could not be written: {reason}{needed}; {why}. {there}. "
@@ -185,7 +185,7 @@ class RecordFile:
         step = record.get("step")
         if isinstance(step, bool) or not isinstance(step, int):
             raise TypeError(
-                f"{self._name}: a record has a whole number under 'step'; got {step!r}. Pass "
+                f"{self._name}: a record has an integer under 'step'; got {step!r}. Pass "
                 "{'step': 1, 'loss': 0.5}."
             )
         for name, value in record.items():

@@ -82,8 +82,8 @@ def from_dict(data: Any) -> Recording:
         return _recording(data)
     except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(
-            f"this {FORMAT} is damaged or written by hand: {type(error).__name__}: {error}. Its "
-            "schema is docs/profiler_json.md."
+            f"this {FORMAT} is damaged: {type(error).__name__}: {error}. Its schema is "
+            "docs/profiler_json.md."
         ) from error
 
 

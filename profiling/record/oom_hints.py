@@ -26,7 +26,7 @@ WHOLE = "the model's parts"
 # How much smaller, the instant cannot say: the rest of the step may need more than what failed.
 SMALLER = (
     "a smaller batch: lowtide.profiling.advise(step), or `lowtide advise SCRIPT --limit BYTES`, "
-    "finds the largest that fits the whole step"
+    "finds the largest that fits the complete step"
 )
 FUSED = "optim.fuse_into_backward(optimizer), which keeps a gradient at a time,"
 

@@ -89,7 +89,7 @@ def _gpu(be: Any) -> dict[str, Any]:
     with be._here():
         free, total = be.xp.cuda.runtime.memGetInfo()
     used = int(total - free)
-    driver = _driver(be) or {"driver_used": used, "driver_method": "cudaMemGetInfo, whole GPU"}
+    driver = _driver(be) or {"driver_used": used, "driver_method": "cudaMemGetInfo, all processes"}
     return {"runtime_used": used, **driver}
 
 
@@ -111,7 +111,7 @@ def _driver(be: Any) -> dict[str, Any] | None:
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
     except Exception:  # no library, no driver, another process namespace: the runtime answers
         return None
-    return {"driver_used": used, "driver_method": "NVML, whole GPU"}
+    return {"driver_used": used, "driver_method": "NVML, all processes"}
 
 
 def rows(figures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
@@ -138,7 +138,9 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
             found.append((name, "= used", d["driver_used"], d["driver_method"]))
             if "runtime_used" in d:
                 used = d["runtime_used"]
-                found.append((name, "= used by all processes", used, "cudaMemGetInfo, whole GPU"))
+                found.append(
+                    (name, "= used by all processes", used, "cudaMemGetInfo, all processes")
+                )
     if process_:
         reserved = host["reserved"] if host else 0
         rest = process_["rss"] - reserved

@@ -191,7 +191,7 @@ def svg(tide: Tide) -> str:
 
     parts: list[Any] = [
         f'<rect x="{x(a)}" y="0" width="{float(x(b)) - float(x(a)):.1f}" height="{HEIGHT}" '
-        f'fill="{PHASE_COLORS["recompute"]}" fill-opacity="0.35"><title>made again</title></rect>'
+        f'fill="{PHASE_COLORS["recompute"]}" fill-opacity="0.35"><title>recomputed</title></rect>'
         for a, b in replays_of(tide.planned)
     ]
     parts += [area(tide.plain, PLAIN, "plain step"), area(tide.planned, PLANNED, "under the plan")]
@@ -204,7 +204,7 @@ def svg(tide: Tide) -> str:
         f"{format_bytes(n)} dropped</title></path>"
         for t, n in tide.evictions
     ]
-    parts.append(text(0, HEIGHT + 14, "gray: plain step; blue: under the plan; violet: made again"))
+    parts.append(text(0, HEIGHT + 14, "gray: plain step; blue: under the plan; violet: recomputed"))
     last = f"{end * factor:.3g} {label.rpartition(', ')[2] if tide.timed else label}"
     parts.append(text(WIDTH, HEIGHT + 14, last, "end"))
     return (

@@ -158,7 +158,7 @@ REFUSED = {
     "torch._foreach_add(xs, [1])": ("RuntimeError", "same number of tensors, got 2 and 1"),
     "torch._foreach_add([], 1)": ("RuntimeError", "must have at least one tensor"),
     "torch._foreach_add([1], 1)": ("TypeError", "takes a list of tensors; got a int"),
-    "torch._foreach_add_(xs, [torch.ones(2), torch.ones(2)])": ("RuntimeError", "their own shape"),
+    "torch._foreach_add_(xs, [torch.ones(2), torch.ones(2)])": ("RuntimeError", "an equal shape"),
     "torch._foreach_mul_([torch.ones(1).long()], 0.5)": ("RuntimeError", "can't be cast"),
     "torch._assert(False, 'mine')": ("AssertionError", "mine"),
     "torch._check(False, lambda: 'mine')": ("RuntimeError", "mine"),

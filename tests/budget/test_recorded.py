@@ -125,7 +125,7 @@ def test_it_is_written_read_and_told():
         step()
     report = prof.report()
     verdict = text_of.verdict(prof)
-    assert "Dropped for a byte budget on cpu, and made again" in report
+    assert "Evicted for a byte budget on cpu, and recomputed" in report
     assert " values (" in verdict
     assert "most of it for" in verdict
     assert "A byte budget dropped" in verdict

@@ -139,7 +139,7 @@ def test_figures_of_the_driver_stand_beside_the_ledger(place: lt.device) -> None
     lines = rows({"devices": {str(place): found}})
     if place.type == "cuda":
         assert found["driver_method"] in (
-            "NVML, this process", "NVML, whole GPU", "cudaMemGetInfo, whole GPU",
+            "NVML, this process", "NVML, all processes", "cudaMemGetInfo, all processes",
         )  # fmt: skip
         assert found["driver_used"] >= found["reserved"]
         assert found["runtime_used"] >= found["reserved"]

@@ -15,10 +15,10 @@ options = importlib.import_module("lowtide.recipes.options").options
 RunFolder = importlib.import_module("lowtide.recipes.run_folder").RunFolder
 
 WRONG = {
-    "--batch-size 0": "--batch-size: takes a whole number, 1 or more; got '0'",
-    "--steps two": "--steps: takes a whole number, 1 or more; got 'two'",
-    "--epochs -3": "--epochs: takes a whole number, 1 or more; got '-3'",
-    "--checkpoint-every 0": "--checkpoint-every: takes a whole number",
+    "--batch-size 0": "--batch-size: takes an integer, 1 or more; got '0'",
+    "--steps two": "--steps: takes an integer, 1 or more; got 'two'",
+    "--epochs -3": "--epochs: takes an integer, 1 or more; got '-3'",
+    "--checkpoint-every 0": "--checkpoint-every: takes an integer",
     "--lr fast": "--lr: takes a number, 0 or more, as in 1e-3; got 'fast'",
     "--lr -1": "--lr: takes a number, 0 or more",
     "--lr nan": "--lr: takes a number, 0 or more",

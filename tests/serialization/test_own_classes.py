@@ -281,7 +281,7 @@ def test_what_no_load_could_build_is_refused_when_it_is_saved() -> None:
     cycle.lr = [cycle]
     cases = [
         (Counted(a=1), r"Counted.*Save dict\(x\)"),
-        (Pickled(1), r"Pickled.*__getstate__ of its own.*dataclasses\.asdict"),
+        (Pickled(1), r"Pickled.*defines __getstate__.*dataclasses\.asdict"),
         (lost(1), r"not found as .*:Lost"),
         ({"m": layer}, r"m is a .*Linear\. It has hooks.*state_dict\(\)"),
         (nn.Sequential(stated), r"0 is a .*Linear\. It has hooks"),

@@ -163,7 +163,7 @@ class _Function:
             return self.assignment(node, tab)
         if isinstance(node, ast.AugAssign):
             if isinstance(node.target, ast.Name) and not isinstance(node.op, ast.BitOr):
-                return self.refuse(node, "each thread would have a sum of its own")
+                return self.refuse(node, "each thread would have a separate sum")
             value, of = self.expression(node.value)
             known = isinstance(node.target, ast.Name) and self.kinds.get(node.target.id)
             target, kind = self.target(node.target, known or of)

@@ -114,7 +114,7 @@ def _check(descriptor: int, path: str) -> None:
     status = os.fstat(descriptor)
     if not trusted(status):
         who = "writable by other users" if owned(status) else f"owned by user {status.st_uid}"
-        way = "run `chmod go-w` on it" if owned(status) else "name a folder of your own"
+        way = "run `chmod go-w` on it" if owned(status) else "name a folder that you own"
         raise Unusable(f"{path} is {who}; {way}, or set LOWTIDE_CACHE_DIR")
 
 

@@ -75,7 +75,7 @@ Two threads take 1.1 times the time of one for 2^20.3 (96 x 96 x 96), 0.9 for 2^
 """
 
 BLAS_MATRIX = 1 << 18
-"""Multiplications of a product of two matrices from which OpenBLAS starts threads of its own."""
+"""Multiplications of a product of two matrices from which OpenBLAS starts its threads."""
 
 BLAS_VECTOR = 1 << 13
 """The same, of a product with a vector."""

@@ -40,7 +40,7 @@ def _copying(name: str) -> Any:
     copied.__signature__ = of_view.replace(parameters=[*of_view.parameters.values(), out])  # type: ignore[attr-defined]
     copied.__name__ = copied.__qualname__ = f"{name}_copy"
     copied.__module__ = __name__
-    copied.__doc__ = f"A copy of what ``{name}`` gives, in memory of its own."
+    copied.__doc__ = f"A copy of what ``{name}`` gives, in separate memory."
     return copied
 
 
@@ -51,7 +51,7 @@ for _name in _VIEWS:
 
 @function()
 def alias_copy(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """A copy of the tensor, in memory of its own."""
+    """A copy of the tensor, in separate memory."""
     return input.clone() if out is None else into(out, input)
 
 

@@ -22,7 +22,7 @@ class FakeTensorMode:
     def __enter__(self) -> Any:
         raise NotImplementedError(
             "FakeTensorMode: lowtide has the device 'meta' for shapes without values, and "
-            "lowtide.profiling.estimate for a whole step without computing."
+            "lowtide.profiling.estimate for a complete step without computing."
         )
 
     def __exit__(self, *exc: object) -> None:

@@ -67,7 +67,7 @@ def _fits(name: str, row: tuple[Any, ...]) -> None:
         shape = other.shape if isinstance(other, _lt.Tensor) else ()
         if _lt.broadcast_shapes(target.shape, shape) != target.shape:
             raise RuntimeError(
-                f"{name} writes into tensors of their own shape; got {tuple(target.shape)} and "
+                f"{name} writes into tensors of an equal shape; got {tuple(target.shape)} and "
                 f"{tuple(shape)}."
             )
         if not _lt.can_cast(_lt.result_type(target, other), target.dtype):

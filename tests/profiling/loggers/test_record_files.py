@@ -106,7 +106,7 @@ def test_a_full_disk_leaves_whole_records_and_says_so(tmp_path, kind, name, monk
     text = str(caught.value)
     assert f"{kind.__name__}: {log.path} could not be written: No space left on device" in text
     assert "bytes are needed" in text
-    assert "What it holds is whole" in text
+    assert "Its records are complete" in text
     log.write({"step": 2, "loss": 0.125})
     log.close()
     assert [r["loss"] for r in kind.read(log.path)] == [0.5, 0.125]
@@ -201,7 +201,7 @@ def test_an_estimate_writes_nothing(tmp_path, kind, name):
 
 def test_what_is_no_record_and_no_log_is_refused(tmp_path):
     log = JSONLLogger(tmp_path / "a")
-    with pytest.raises(TypeError, match="a whole number under 'step'; got None"):
+    with pytest.raises(TypeError, match="an integer under 'step'; got None"):
         log.write({"loss": 1.0})
     with pytest.raises(TypeError, match=r"loss is a number, text or None; got Tensor. Pass .item"):
         log.write({"step": 1, "loss": lt.ones(1)})

@@ -48,12 +48,12 @@ CASES = {
         [OTHER, SimpleNamespace(pid=os.getpid(), usedGpuMemory=5 << 20)],
         5 << 20, "NVML, this process",
     ),
-    "another's number": ([OTHER], 9 << 20, "NVML, whole GPU"),
+    "another's number": ([OTHER], 9 << 20, "NVML, all processes"),
     "not told": (
-        [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)], 9 << 20, "NVML, whole GPU",
+        [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)], 9 << 20, "NVML, all processes",
     ),
-    "refused": (None, None, "cudaMemGetInfo, whole GPU"),
-    "no library": ("none", None, "cudaMemGetInfo, whole GPU"),
+    "refused": (None, None, "cudaMemGetInfo, all processes"),
+    "no library": ("none", None, "cudaMemGetInfo, all processes"),
 }  # fmt: skip
 
 
