@@ -680,7 +680,7 @@ def addr_(input: Tensor, vec1: Any, vec2: Any, *, beta: Any = ..., alpha: Any = 
 def adjoint(input: Tensor) -> Tensor:
     """Transpose the last two dims and conjugate."""
 def alias_copy(input: Tensor, *, out: Tensor | None = ...) -> Tensor:
-    """A copy of the tensor, in memory of its own."""
+    """A copy of the tensor, in separate memory."""
 def all(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Test whether all elements over ``dim`` are nonzero; True for none. No dims: of each."""
 def allclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any = ..., equal_nan: bool = ...) -> bool:
@@ -740,7 +740,7 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...)
 def as_strided_(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
     """Set the shape and strides of this tensor over its storage."""
 def as_strided_copy(input: Tensor, size: Any, stride: Any, storage_offset: Any = ..., *, out: Any = ...) -> Tensor:
-    """A copy of what ``as_strided`` gives, in memory of its own."""
+    """A copy of what ``as_strided`` gives, in separate memory."""
 def as_strided_scatter(input: Tensor, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
     """Replace a strided view by ``src``, in a copy."""
 def as_tensor(data: Any, dtype: Any = ..., device: Any = ...) -> Tensor:
@@ -952,7 +952,7 @@ def detach(input: Tensor) -> Tensor:
 def detach_(input: Tensor) -> Tensor:
     """Detach this tensor from the graph in place."""
 def detach_copy(input: Tensor, *, out: Any = ...) -> Tensor:
-    """A copy of what ``detach`` gives, in memory of its own."""
+    """A copy of what ``detach`` gives, in separate memory."""
 def diag(input: Tensor, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
     """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
 def diag_embed(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
@@ -962,7 +962,7 @@ def diagflat(input: Tensor, offset: Any = ...) -> Tensor:
 def diagonal(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """Return a diagonal of two dims, as the last dim (a view)."""
 def diagonal_copy(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ..., *, out: Any = ...) -> Tensor:
-    """A copy of what ``diagonal`` gives, in memory of its own."""
+    """A copy of what ``diagonal`` gives, in separate memory."""
 def diagonal_scatter(input: Tensor, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """Replace a diagonal by ``src``, in a copy."""
 def diff(input: Tensor, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1026,7 +1026,7 @@ def exp2_(input: Tensor) -> Tensor:
 def exp_(input: Tensor) -> Tensor:
     """In-place twin of ``exp``."""
 def expand_copy(input: Tensor, *shape: Any, size: Any = ..., implicit: bool = ..., out: Any = ...) -> Tensor:
-    """A copy of what ``expand`` gives, in memory of its own."""
+    """A copy of what ``expand`` gives, in separate memory."""
 def expm1(input: Tensor, *, out: Any = ...) -> Tensor:
     """Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward."""
 def expm1_(input: Tensor) -> Tensor:
@@ -1446,7 +1446,7 @@ def pdist(input: Tensor, p: Any = ...) -> Tensor:
 def permute(input: Tensor, *order: Any, dims: Any = ...) -> Tensor:
     """Permute the dimensions to ``dims``."""
 def permute_copy(input: Tensor, *order: Any, dims: Any = ..., out: Any = ...) -> Tensor:
-    """A copy of what ``permute`` gives, in memory of its own."""
+    """A copy of what ``permute`` gives, in separate memory."""
 def pinverse(input: Tensor, rcond: Any = ..., *, out: Any = ...) -> Tensor:
     """Compute pseudoinverses; singular values up to ``rcond`` times the largest are zero."""
 def pixel_shuffle(input: Tensor, upscale_factor: Any) -> Tensor:
@@ -1562,7 +1562,7 @@ def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = ..., rig
 def select(input: Tensor, dim: Any, index: Any) -> Tensor:
     """Select one index of a dim, which is removed (a view)."""
 def select_copy(input: Tensor, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
-    """A copy of what ``select`` gives, in memory of its own."""
+    """A copy of what ``select`` gives, in separate memory."""
 def select_scatter(input: Tensor, src: Any, dim: Any, index: Any) -> Tensor:
     """Replace one index of a dim by ``src``, in a copy."""
 def selu(input: Tensor, inplace: bool = ...) -> Tensor:
@@ -1618,11 +1618,11 @@ def sparse_csr_tensor(crow_indices: Any, col_indices: Any, values: Any, size: An
 def split(tensor: Any, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
 def split_copy(tensor: Any, split_size_or_sections: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
-    """A copy of what ``split`` gives, in memory of its own."""
+    """A copy of what ``split`` gives, in separate memory."""
 def split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into parts of the sizes given."""
 def split_with_sizes_copy(input: Tensor, split_sizes: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
-    """A copy of what ``split_with_sizes`` gives, in memory of its own."""
+    """A copy of what ``split_with_sizes`` gives, in separate memory."""
 def spmm(input: Tensor, mat2: Any) -> Tensor:
     """Multiply a sparse matrix (M, K) and a dense one (K, N), as ``mm``."""
 def sqrt(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1636,7 +1636,7 @@ def square_(input: Tensor) -> Tensor:
 def squeeze(input: Tensor, dim: Any = ...) -> Tensor:
     """Remove dims of size 1: all of them, or those among ``dim`` (an int or several)."""
 def squeeze_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> Tensor:
-    """A copy of what ``squeeze`` gives, in memory of its own."""
+    """A copy of what ``squeeze`` gives, in separate memory."""
 def stack(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Stack tensors of one shape along a new dim."""
 def std(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
@@ -1666,7 +1666,7 @@ def swapdims(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
 def t(input: Tensor) -> Tensor:
     """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
 def t_copy(input: Tensor, *, out: Any = ...) -> Tensor:
-    """A copy of what ``t`` gives, in memory of its own."""
+    """A copy of what ``t`` gives, in separate memory."""
 def take(input: Tensor, index: Any, *, out: Any = ...) -> Tensor:
     """Take elements of the flattened tensor by index, in the shape of the index."""
 def take_along_dim(input: Tensor, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1698,7 +1698,7 @@ def trace(input: Tensor) -> Tensor:
 def transpose(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
     """Swap two dimensions."""
 def transpose_copy(input: Tensor, dim0: Any, dim1: Any, *, out: Any = ...) -> Tensor:
-    """A copy of what ``transpose`` gives, in memory of its own."""
+    """A copy of what ``transpose`` gives, in separate memory."""
 def trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
     """Integrate samples along ``dim`` by the trapezoidal rule."""
 def trapz(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
@@ -1728,11 +1728,11 @@ def trunc_(input: Tensor) -> Tensor:
 def unbind(input: Tensor, dim: Any = ...) -> tuple[Tensor, ...]:
     """Return a tuple of all slices along a dim, without that dim."""
 def unbind_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
-    """A copy of what ``unbind`` gives, in memory of its own."""
+    """A copy of what ``unbind`` gives, in separate memory."""
 def unflatten(input: Tensor, dim: Any, sizes: Any) -> Tensor:
     """Split one dim into several; one of the sizes may be -1."""
 def unfold_copy(input: Tensor, dimension: Any, size: Any, step: Any, *, out: Any = ...) -> Tensor:
-    """A copy of what ``unfold`` gives, in memory of its own."""
+    """A copy of what ``unfold`` gives, in separate memory."""
 def unique(input: Tensor, sorted: bool = ..., return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
     """Return the distinct elements, or the distinct slices along ``dim``; always sorted."""
 def unique_consecutive(input: Tensor, return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
@@ -1748,7 +1748,7 @@ def unsafe_split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> 
 def unsqueeze(input: Tensor, dim: Any) -> Tensor:
     """Insert a dimension of size 1."""
 def unsqueeze_copy(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
-    """A copy of what ``unsqueeze`` gives, in memory of its own."""
+    """A copy of what ``unsqueeze`` gives, in separate memory."""
 def vander(x: Any, N: Any = ..., increasing: bool = ...) -> Tensor:
     """Create the Vandermonde matrix of a vector, highest power first."""
 def var(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
@@ -1760,13 +1760,13 @@ def vdot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def view_as_complex(input: Tensor) -> Tensor:
     """View pairs of real numbers, the last dim, as complex ones."""
 def view_as_complex_copy(input: Tensor, *, out: Any = ...) -> Tensor:
-    """A copy of what ``view_as_complex`` gives, in memory of its own."""
+    """A copy of what ``view_as_complex`` gives, in separate memory."""
 def view_as_real(input: Tensor) -> Tensor:
     """View complex numbers as pairs of real ones, in a new last dim."""
 def view_as_real_copy(input: Tensor, *, out: Any = ...) -> Tensor:
-    """A copy of what ``view_as_real`` gives, in memory of its own."""
+    """A copy of what ``view_as_real`` gives, in separate memory."""
 def view_copy(input: Tensor, *shape: Any, dtype: Any = ..., size: Any = ..., out: Any = ...) -> Tensor:
-    """A copy of what ``view`` gives, in memory of its own."""
+    """A copy of what ``view`` gives, in separate memory."""
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def vstack(tensors: Any, *, out: Any = ...) -> Tensor:
