@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .registry import Op
 
 
+Slots = dict[tuple[bool, int], int]  # (from outputs?, position) -> place among the kept values
+
+
 class Rule:
     """A gradient rule: the inputs it serves, its function, and the names it needs."""
 
@@ -90,98 +93,23 @@ class RuleSet:
         needed = [i for i in range(len(specs)) if mask >> i & 1]
         self.edge_inputs = tuple(needed)
         self.edge_specs = tuple(specs[i] for i in needed)
-        edge_of = {i: k for k, i in enumerate(needed)}
-        self.tensor_needs = tuple(i in edge_of for i, s in enumerate(specs) if isinstance(s, Spec))
-        names = op.names_of(len(specs))
-        positions: dict[str, list[int]] = {}
-        for i, name in enumerate(names):
-            positions.setdefault(name, []).append(i)
-        for name in op.inputs:
-            positions.setdefault(name, [])
-        results = (*op.returns, *op.aux)
-
-        slots: dict[tuple[bool, int], int] = {}  # (from outputs, position) -> slot
-        chosen = []
-        served: set[int] = set()
-        for rule in op.rules:
-            targets = [i for name in rule.inputs for i in positions[name]]
-            if any(i in edge_of for i in targets):
-                chosen.append((rule, targets))
-                served.update(targets)
-        missing = [names[i] for i in needed if i not in served]
-        if missing:
-            raise NotImplementedError(
-                f"the derivative for {op.display_name} with respect to {', '.join(missing)} is not "
-                "implemented. Detach that input, or add a rule with "
-                f"@{op.name}.vjp({missing[0]!r})."
-            )
-        for rule, _ in chosen:
-            for name in rule.names:
-                if name in positions:
-                    for i in positions[name]:
-                        slots.setdefault((False, i), len(slots))
-                elif name in results:
-                    slots.setdefault((True, results.index(name)), len(slots))
+        call = _Call(op, specs, attributes, outputs, {i: k for k, i in enumerate(needed)})
+        self.tensor_needs = tuple(i in call.edges for i in call.tensors)
+        chosen = call.chosen_rules()
+        slots = call.slots(chosen)
         self.saves = tuple(slots)
         # Of a view op only positions are kept, of some calls only numbers: nothing to free.
-        self.releases_saved = not op.view and any(o or isinstance(specs[i], Spec) for o, i in slots)
+        handles = [from_outputs or isinstance(specs[i], Spec) for from_outputs, i in slots]
+        self.releases_saved = not op.view and any(handles)
         self.labels = tuple(
-            f"{op.name}.{results[i] if from_outputs else names[i]}" for from_outputs, i in slots
+            f"{op.name}.{call.results[i] if from_outputs else call.names[i]}"
+            for from_outputs, i in slots
         )
-
         self.handle_labels = tuple(
-            label if from_outputs or isinstance(specs[i], Spec) else None
-            for label, (from_outputs, i) in zip(self.labels, slots, strict=True)
+            label if handle else None for label, handle in zip(self.labels, handles, strict=True)
         )
-
-        calls = []
-        constants: list[Any] = []
-        for rule, targets in chosen:
-            picked = []
-            for name in rule.names:
-                value: Any = None
-                if name == "g" or (name.startswith("g_") and name[2:] in op.returns):
-                    which = 0 if name == "g" else op.returns.index(name[2:])
-                    picked.append(len(slots) + which)
-                    continue
-                if name in positions:
-                    if name == op.variadic:
-                        raise TypeError(
-                            f"{op.name}: a rule of an op on a list keeps no list elements; name "
-                            f"{name}_spec instead of {name}."
-                        )
-                    picked.append(slots[False, positions[name][0]])
-                    continue
-                if name in results:
-                    picked.append(slots[True, results.index(name)])
-                    continue
-                if name == "needs":
-                    value = tuple(i in edge_of for i in targets)
-                elif name.endswith("_spec") and name[:-5] in results:
-                    value = outputs[results.index(name[:-5])]
-                elif name.endswith("_spec") and name[:-5] in positions:
-                    found = tuple(specs[i] for i in positions[name[:-5]])
-                    value = found if name[:-5] == op.variadic else found[0]
-                else:
-                    value = attributes[name]
-                picked.append(len(slots) + len(op.returns) + len(constants))
-                constants.append(value)
-            edges = tuple(edge_of.get(i) for i in targets)
-            calls.append((rule.function, _picker(picked), rule.joint, edges))
-        self.calls = tuple(calls)
-        self.constants = tuple(constants)
-
-        uses_aux = any(from_outputs and i >= len(op.returns) for from_outputs, i in slots)
-        self.composite: Any = op.composition if uses_aux or not op.aux else None
-        # For the composite: where each input's value comes from.
-        self.composite_plan = tuple(
-            (slots.get((False, i)), specs[i], edge_of.get(i)) for i in range(len(specs))
-        )
-        if uses_aux and self.composite is None:
-            raise TypeError(
-                f"{op.name} keeps aux values for backward, so it needs a composition for double "
-                f"backward: declare one with @{op.name}.composite."
-            )
+        self.calls, self.constants = call.arranged(chosen, slots)
+        self.composite, self.composite_plan = call.composite(slots)
 
     def through_composite(
         self, values: list[Any], grads: list[Tensor | None]
@@ -228,6 +156,122 @@ class RuleSet:
                 sources[edge] = value
             inputs.append(value)
         return inputs, [sources[k] for k in sorted(sources)]
+
+
+class _Call:
+    # What a rule set is made from: a call's specs, and where each name of the vocabulary is found.
+
+    def __init__(
+        self,
+        op: Op,
+        specs: tuple[Any, ...],
+        attributes: dict[str, Any],
+        outputs: tuple[Spec, ...],
+        edges: dict[int, int],
+    ) -> None:
+        self.op = op
+        self.specs = specs
+        self.attributes = attributes
+        self.outputs = outputs
+        self.edges = edges  # by position of an input: which edge it has
+        self.tensors = [i for i, s in enumerate(specs) if isinstance(s, Spec)]
+        self.names = op.names_of(len(specs))
+        self.results = (*op.returns, *op.aux)
+        self.positions: dict[str, list[int]] = {name: [] for name in op.inputs}
+        for i, name in enumerate(self.names):
+            self.positions.setdefault(name, []).append(i)
+
+    def chosen_rules(self) -> list[tuple[Rule, list[int]]]:
+        # The rules that are needed, each with the positions of the inputs that it serves.
+        chosen = []
+        served: set[int] = set()
+        for rule in self.op.rules:
+            targets = [i for name in rule.inputs for i in self.positions[name]]
+            if any(i in self.edges for i in targets):
+                chosen.append((rule, targets))
+                served.update(targets)
+        missing = [self.names[i] for i in self.edges if i not in served]
+        if missing:
+            raise NotImplementedError(
+                f"the derivative for {self.op.display_name} with respect to {', '.join(missing)} "
+                "is not implemented. Detach that input, or add a rule with "
+                f"@{self.op.name}.vjp({missing[0]!r})."
+            )
+        return chosen
+
+    def slots(self, chosen: list[tuple[Rule, list[int]]]) -> Slots:
+        # What the rules read, numbered in the order in which it is kept.
+        slots: Slots = {}
+        for rule, _ in chosen:
+            for name in rule.names:
+                if name in self.positions:
+                    for i in self.positions[name]:
+                        slots.setdefault((False, i), len(slots))
+                elif name in self.results:
+                    slots.setdefault((True, self.results.index(name)), len(slots))
+        return slots
+
+    def arranged(
+        self, chosen: list[tuple[Rule, list[int]]], slots: Slots
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        # `RuleSet.calls` and `RuleSet.constants`.
+        calls = []
+        constants: list[Any] = []
+        for rule, targets in chosen:
+            picked = []
+            for name in rule.names:
+                where = self._varying(name, slots)
+                if where is None:
+                    where = len(slots) + len(self.op.returns) + len(constants)
+                    constants.append(self._constant(name, targets))
+                picked.append(where)
+            edges = tuple(self.edges.get(i) for i in targets)
+            calls.append((rule.function, _picker(picked), rule.joint, edges))
+        return tuple(calls), tuple(constants)
+
+    def _varying(self, name: str, slots: Slots) -> int | None:
+        # Where the list of values has what differs from call to call; None for a constant.
+        op = self.op
+        if name == "g":
+            return len(slots)
+        if name.startswith("g_") and name[2:] in op.returns:
+            return len(slots) + op.returns.index(name[2:])
+        if name in self.positions:
+            if name == op.variadic:
+                raise TypeError(
+                    f"{op.name}: a rule of an op on a list keeps no list elements; name "
+                    f"{name}_spec instead of {name}."
+                )
+            return slots[False, self.positions[name][0]]
+        if name in self.results:
+            return slots[True, self.results.index(name)]
+        return None
+
+    def _constant(self, name: str, targets: list[int]) -> Any:
+        # What is the same for all calls alike.
+        if name == "needs":
+            return tuple(i in self.edges for i in targets)
+        of = name.removesuffix("_spec")
+        if of != name and of in self.results:
+            return self.outputs[self.results.index(of)]
+        if of != name and of in self.positions:
+            found = tuple(self.specs[i] for i in self.positions[of])
+            return found if of == self.op.variadic else found[0]
+        return self.attributes[name]
+
+    def composite(self, slots: Slots) -> tuple[Any, tuple[Any, ...]]:
+        # The composition if backward of backward goes through it, and where each of its inputs
+        # comes from: (slot or None, spec, edge or None).
+        op = self.op
+        uses_aux = any(from_outputs and i >= len(op.returns) for from_outputs, i in slots)
+        composition = op.composition if uses_aux or not op.aux else None
+        if uses_aux and composition is None:
+            raise TypeError(
+                f"{op.name} keeps aux values for backward, so it needs a composition for double "
+                f"backward: declare one with @{op.name}.composite."
+            )
+        plan = ((slots.get((False, i)), s, self.edges.get(i)) for i, s in enumerate(self.specs))
+        return composition, tuple(plan)
 
 
 def _picker(slots: list[int]) -> Any:
