@@ -60,63 +60,20 @@ class Plan:
         where = _common_device(op, specs)
         be = self.backend = backend(where)
         names = op.names_of(len(specs))
-        for k, (n, s) in enumerate(zip(names, specs, strict=True)):
-            if n in op.tensors and not isinstance(s, Spec):
-                raise TypeError(
-                    f"{op.display_name}(): argument '{n}' (position {k + 1}) must be Tensor, "
-                    f"not {s.name}. Wrap it in lowtide.tensor()."
-                )
+        _check_tensors(op, names, specs)
         common = _promoted(op, names, specs)
         seen = tuple(
             s if c is None else Spec(s.shape, c, where) for s, c in zip(specs, common, strict=True)
         )
         seen = tuple(None if s is NONE else s for s in seen)
-        inferred = () if op.infer is None else op.infer(*seen, **attributes)
-        if isinstance(inferred, Spec):
-            inferred = (inferred,)
-        inferred = tuple(s.on(where) for s in inferred)
+        inferred = _inferred(op, seen, attributes, where)
         count = len(op.returns) + len(op.aux)
         self.results = inferred[:count]
         check_limited(op, specs, seen, self.results)
-        up = op.half == "float32"
-        casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
-        converted = tuple(c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True))
-        chosen = choose(op.kernels, be.kernel_key, seen, converted, attributes)
-        chosen = chosen or Kernel(op.plain, layout=op.layout)
-        if up and chosen.dtypes == "half":
-            up = False
-            casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
-        self.casts = tuple(casts) if any(casts) else None
-        compute = [
-            r.like(dtype=float32) if up and r.dtype.is_narrow else None for r in self.results
-        ]
-        self.compute = tuple(compute) if any(compute) else None
-        self.scratch = tuple(
-            s.like(dtype=float32) if up and s.dtype.is_narrow else s for s in inferred[count:]
-        )
-        if callable(chosen.scratch):
-            self.scratch = chosen.scratch(*seen, **attributes)
-        elif not chosen.scratch:
-            self.scratch = tuple(s.like((0,)) for s in self.scratch)
-        kernel, self.layout = chosen.function, chosen.layout
-        converts = self.casts is not None or self.compute is not None
-        if op.elementwise and converts and be.kernel_key == "cpu" and worth_tiles(self.results):
-            made = None if self.compute is None else self.compute[0]
-            kernel, self.scratch = in_tiles(
-                kernel,
-                self.results,
-                self.casts or (None,) * len(specs),
-                made,
-                self.scratch,
-                mixed_kernel(op.kernels, be.kernel_key),
-                op.elementwise == "bitmask",
-            )
-            if all(casts[k] for k, s in enumerate(specs) if isinstance(s, Spec)):
-                self.layout = None  # what is converted lies as it should
-            self.casts = self.compute = None
-        elif op.elementwise is True and where.type == "cpu" and kernel is op.plain:
-            kernel = in_chunks(kernel, self.results[0].shape, self.layout is not None)
-        kernel = on_device(be, kernel)
+        chosen, up = self._choose(seen, common)
+        self.layout = chosen.layout
+        self.scratch = _scratch_of(chosen, inferred[count:], up, seen, attributes)
+        kernel = on_device(be, self._in_pieces(chosen.function))
         self.kernel, self.xp = kernel, be.xp
         self.one_write = op.one_write and kernel is op.plain
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
@@ -127,6 +84,49 @@ class Plan:
             op.infer is None or any(r.dtype.is_differentiable for r in self.results)
         )
         execution.current.plan_made(self)
+
+    def _choose(self, seen: tuple[Any, ...], common: list[Any]) -> tuple[Kernel, bool]:
+        # The kernel, and whether halves become float32 for it; sets what is converted.
+        op, specs = self.op, self.specs
+        up = op.half == "float32"
+        casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
+        converted = tuple(c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True))
+        key = self.backend.kernel_key
+        chosen = choose(op.kernels, key, seen, converted, self.attributes)
+        chosen = chosen or Kernel(op.plain, layout=op.layout)
+        if up and chosen.dtypes == "half":
+            up = False
+            casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
+        self.casts = tuple(casts) if any(casts) else None
+        compute = [
+            r.like(dtype=float32) if up and r.dtype.is_narrow else None for r in self.results
+        ]
+        self.compute = tuple(compute) if any(compute) else None
+        return chosen, up
+
+    def _in_pieces(self, kernel: Any) -> Any:
+        # An elementwise kernel works off tiles, each converted, or chunks that threads share.
+        op, key = self.op, self.backend.kernel_key
+        if not op.elementwise:
+            return kernel
+        converts = self.casts is not None or self.compute is not None
+        if converts and key == "cpu" and worth_tiles(self.results):
+            casts = self.casts or (None,) * len(self.specs)
+            kernel, self.scratch = in_tiles(
+                kernel,
+                self.results,
+                casts,
+                None if self.compute is None else self.compute[0],
+                self.scratch,
+                mixed_kernel(op.kernels, key),
+                op.elementwise == "bitmask",
+            )
+            if all(casts[k] for k, s in enumerate(self.specs) if isinstance(s, Spec)):
+                self.layout = None  # what is converted lies as it should
+            self.casts = self.compute = None
+        elif op.elementwise is True and self.backend.device.type == "cpu" and kernel is op.plain:
+            kernel = in_chunks(kernel, self.results[0].shape, self.layout is not None)
+        return kernel
 
     def rule_set(self, mask: int) -> RuleSet:
         """Return the gradient rules for the inputs in ``mask``."""
@@ -149,6 +149,39 @@ class Plan:
         result = run_kernel(execute, self, arrays, None)[0]
         if self.backend.xp is not None:
             run_kernel(self.backend.copy, array, result._array)
+
+
+def _check_tensors(op: Op, names: Any, specs: tuple[Any, ...]) -> None:
+    for k, (name, spec) in enumerate(zip(names, specs, strict=True)):
+        if name in op.tensors and not isinstance(spec, Spec):
+            raise TypeError(
+                f"{op.display_name}(): argument '{name}' (position {k + 1}) must be Tensor, "
+                f"not {spec.name}. Wrap it in lowtide.tensor()."
+            )
+
+
+def _inferred(
+    op: Op, seen: tuple[Any, ...], attributes: dict[str, Any], where: Any
+) -> tuple[Spec, ...]:
+    # Specs of results, aux values and scratch buffers.
+    inferred = () if op.infer is None else op.infer(*seen, **attributes)
+    if isinstance(inferred, Spec):
+        inferred = (inferred,)
+    return tuple(s.on(where) for s in inferred)
+
+
+def _scratch_of(
+    chosen: Kernel,
+    declared: tuple[Spec, ...],
+    up: bool,
+    seen: tuple[Any, ...],
+    attributes: dict[str, Any],
+) -> tuple[Spec, ...]:
+    # The buffers that a kernel gets: those of the op, or its own, or empty ones.
+    if callable(chosen.scratch):
+        return tuple(chosen.scratch(*seen, **attributes))
+    scratch = (s.like(dtype=float32) if up and s.dtype.is_narrow else s for s in declared)
+    return tuple(s if chosen.scratch else s.like((0,)) for s in scratch)
 
 
 def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
