@@ -260,11 +260,11 @@ def compilation(recording: Recording) -> str:
         return ""
     names = [c.name for c in recording.compilations]
     count = sum(name.startswith("compiling ") for name in names)
-    what = [f"{count} kernel{'s' if count > 1 else ''} compiled"] if count else []
-    what += ["kernels read from their cache"] if "cached kernels" in names else []
-    what += ["Numba imported"] if "import of Numba" in names else []
+    what = [f"compiling {count} kernel{'s' if count > 1 else ''}"] if count else []
+    what += ["loading cached kernels"] if "cached kernels" in names else []
+    what += ["importing Numba"] if "import of Numba" in names else []
     took = seconds(sum(c.seconds for c in recording.compilations))
-    return f"{', '.join(what)}: {took} (not shown on the time axis)"
+    return f"{' and '.join(what)} took {took} (not shown on the time axis)"
 
 
 def percent(part: int, whole: int) -> str:

@@ -290,7 +290,7 @@ def test_another_thread_is_refused_and_drops_nothing(net, x):
         assert budget.evictions == before
     assert len(seen) == 1
     assert "would pass the budget of" in seen[0]
-    assert "Only the thread that entered the budget drops values" in seen[0]
+    assert "Only the thread that entered the budget evicts values" in seen[0]
     del loss
 
 

@@ -97,7 +97,7 @@ def test_a_notebook_shows_figures_tide_and_decisions(plan):
     found = re.search(r"<svg.*?</svg>", page, re.DOTALL)
     root = ElementTree.fromstring(found[0])
     titles = [element.text for element in root.iter() if element.tag.endswith("title")]
-    assert {"plain step", "under the plan", "made again", "budget"} <= set(titles)
+    assert {"plain step", "under the plan", "recomputed", "budget"} <= set(titles)
     assert sum(t.endswith("dropped") for t in titles) == plan.dropped
     assert plan.decisions[0].op in page
     assert "<script" not in page

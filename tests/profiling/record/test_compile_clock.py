@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -61,9 +62,9 @@ def test_a_compilation_is_named_and_left_out_of_the_time():
     assert prof.recording.seconds + found.seconds <= elapsed
     assert found.time <= prof.recording.seconds
     assert all(m.time <= prof.recording.seconds for m in prof.marks)
-    assert "kernel compiled" in prof.report() or "kernels compiled" in prof.report()
+    assert re.search(r"compiling \d+ kernel", prof.report())
     assert from_dict(prof.to_dict()).compilations == prof.recording.compilations
-    assert "time axis leaves out" in compilation(prof.recording)
+    assert "not shown on the time axis" in compilation(prof.recording)
 
 
 def test_the_import_of_numba_is_met_and_nothing_stays_behind(monkeypatch):
