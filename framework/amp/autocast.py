@@ -6,8 +6,8 @@ dict of these by device type, where PyTorch's lists differ; a composition is dec
 :func:`casts`. Everything else runs in the types it is given.
 
 A region is a dict of dtypes by device type, ``State.autocast`` of its thread; it is replaced, never
-changed. The dispatcher and
-compositions look at it, and convert their inputs as ``framework/ops/autocast_policy.py`` says.
+changed. The dispatcher and compositions look at it, and convert their inputs by the policy
+(``framework/ops/autocast_policy.py``).
 
 Conversions are recorded ops, so gradients arrive in the types of what was converted: float32
 weights have float32 gradients. A converted leaf that requires grad is kept until the outermost

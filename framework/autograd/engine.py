@@ -248,10 +248,24 @@ def _run(
     create: bool,
     inputs: list[Tensor] | None,
 ) -> list[Tensor | None]:
-    interrupts.listen()
     told = watchers.joined
     for watcher in told:
         watcher.begin_pass(roots, retain, create, inputs)
+    try:
+        return _run_pass(roots, gradients, retain, create, inputs)
+    finally:
+        for watcher in told:
+            watcher.end_pass(inputs is None)
+
+
+def _run_pass(
+    roots: list[Tensor],
+    gradients: list[Tensor],
+    retain: bool,
+    create: bool,
+    inputs: list[Tensor] | None,
+) -> list[Tensor | None]:
+    interrupts.listen()
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
     recorder = state.recorder
@@ -287,5 +301,3 @@ def _run(
                     content.drop()
             if recorder is not None:
                 recorder.pass_ended()
-        for watcher in told:
-            watcher.end_pass(inputs is None)
