@@ -8,10 +8,12 @@ thread and two; what they call is what ``lowtide compile`` compiles ahead.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import lowtide as lt
 import lowtide.nn.functional as F
 from benchmarks.training_models import MODELS, Library
-from lowtide.framework.kernels.cpu.compiler import ahead, library, standard
+from lowtide.framework.kernels.cpu.compiler import ahead, standard
 from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
 
 HEAD = '''# ruff: noqa: E501 - a line is a kernel
@@ -78,7 +80,7 @@ def main() -> None:
                     F.dropout(loss_of() * lt.ones(1 << 13), 0.1).mean().backward()
                     lt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
-    path = library.ROOT / "kernels/cpu/compiler/standard.py"
+    path = Path(standard.__file__)
     path.write_text(HEAD + "\n".join(sorted(seen)) + '\n"""\n')
     print(f"{len(seen)} kernels; {len(standard.KERNELS.splitlines())} before")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lowtide
@@ -61,47 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if getattr(options, "as_torch", False):
         import lowtide.as_torch  # noqa: F401 - from here on `import torch` means lowtide
     try:
-        if options.command in ("run", "recipes"):
-            from lowtide import recipe_command
-
-            if options.command == "recipes":
-                return recipe_command.recipes()
-            return recipe_command.run(options.name, options.args)
-        if options.command == "run-as-torch":
-            from lowtide.as_torch.__main__ import run as run_as_torch
-
-            budget = chosen_budget(options)
-            return run_as_torch(options.script, options.args, options.module, budget)
-        if options.command == "compile":
-            from lowtide import compile_command
-
-            if options.clear:
-                return compile_command.clear()
-            return compile_command.compile_kernels(options.jobs)
-        if options.command == "doctor":
-            from lowtide import doctor_command
-
-            return doctor_command.doctor()
-        if options.command in ("profile", "report"):
-            return _profiling(options)
-        if options.command == "diff":
-            from lowtide import diff_command
-
-            return diff_command.diff(options.before, options.after, options.html, options.fail_over)
-        if options.command in ("estimate", "fit"):
-            return _estimating(options)
-        if options.command in ("advise", "fit-table"):
-            return _fitting(options)
-        if options.command == "leaks":
-            from lowtide import leaks_command
-
-            return leaks_command.leaks(
-                options.script, options.args, module=options.module, out=options.out
-            )
-        if options.command == "top":
-            from lowtide import top_command
-
-            return top_command.top(options.pid, options.once)
+        for commands, run in _RUNNERS:
+            if options.command in commands:
+                return run(options)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -290,6 +252,45 @@ def _add_recordings(commands: Any) -> None:
     top.add_argument("--once", action="store_true", help="print once and exit")
 
 
+def _running(options: argparse.Namespace) -> int:
+    if options.command == "run-as-torch":
+        from lowtide.as_torch.__main__ import run as run_as_torch
+
+        budget = chosen_budget(options)
+        return run_as_torch(options.script, options.args, options.module, budget)
+    from lowtide import recipe_command
+
+    if options.command == "recipes":
+        return recipe_command.recipes()
+    return recipe_command.run(options.name, options.args)
+
+
+def _on_the_machine(options: argparse.Namespace) -> int:
+    if options.command == "doctor":
+        from lowtide import doctor_command
+
+        return doctor_command.doctor()
+    from lowtide import compile_command
+
+    if options.clear:
+        return compile_command.clear()
+    return compile_command.compile_kernels(options.jobs)
+
+
+def _watching(options: argparse.Namespace) -> int:
+    if options.command == "diff":
+        from lowtide import diff_command
+
+        return diff_command.diff(options.before, options.after, options.html, options.fail_over)
+    if options.command == "top":
+        from lowtide import top_command
+
+        return top_command.top(options.pid, options.once)
+    from lowtide import leaks_command
+
+    return leaks_command.leaks(options.script, options.args, module=options.module, out=options.out)
+
+
 def _estimating(options: argparse.Namespace) -> int:
     from lowtide import estimate_command
 
@@ -346,3 +347,14 @@ def _profiling(options: argparse.Namespace) -> int:
     asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
     files = {kind: file for kind, file in asked.items() if file}
     return profile_command.report(options.run, files, options.full)
+
+
+# Which function runs which commands; each imports what it needs.
+_RUNNERS: tuple[tuple[tuple[str, ...], Callable[[argparse.Namespace], int]], ...] = (
+    (("run", "recipes", "run-as-torch"), _running),
+    (("compile", "doctor"), _on_the_machine),
+    (("profile", "report"), _profiling),
+    (("diff", "leaks", "top"), _watching),
+    (("estimate", "fit"), _estimating),
+    (("advise", "fit-table"), _fitting),
+)

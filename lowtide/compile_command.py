@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
 from lowtide.framework.kernels.cpu.compiler import ahead, library
 from lowtide.framework.kernels.runtime import kernel_seconds
 from lowtide.framework.kernels.runtime.cache_folder import Unusable
@@ -18,8 +21,20 @@ def compile_kernels(jobs: int | None) -> int:
     Returns:
         0 if they are there, 1 if they cannot be kept on this machine.
     """
+    columns = (
+        TextColumn("compiling"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+    )
     try:
-        count, seconds = ahead.compile_all(jobs)
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("", total=None)
+
+            def told(done: int, count: int, name: str) -> None:
+                progress.update(task, completed=done, total=count, description=name)
+
+            count, seconds = ahead.compile_all(jobs, told)
     except RuntimeError as error:
         print(f"lowtide compile: {error}", file=sys.stderr)
         return 1

@@ -82,10 +82,32 @@ def strong_wolfe(
         low, high = start, here
     if high.loss < low.loss:
         low, high = high, low
-    stuck = False
-    while not found and tries < most:
+    if not found:
+
+        def closed(width: float) -> bool:
+            return bool(width * reach < least_change)
+
+        low, more = _narrow(at, low, high, most - tries, closed, loss, slope)
+        probes += more
+    return low.loss, low.g, low.t, probes
+
+
+def _narrow(
+    at: Callable[[float], Point],
+    low: Point,
+    high: Point,
+    most: int,
+    closed: Callable[[float], bool],
+    loss: float,
+    slope: float,
+) -> tuple[Point, int]:
+    # A point between two that meets the conditions, or the better end of what is left; and how
+    # many probes it took.
+    probes = 0
+    stuck = found = False
+    while not found and probes < most:
         left, right = min(low.t, high.t), max(low.t, high.t)
-        if (right - left) * reach < least_change:
+        if closed(right - left):
             break
         t = interpolate(low, high)
         margin = 0.1 * (right - left)
@@ -99,7 +121,6 @@ def strong_wolfe(
             stuck = False
         here = at(t)
         probes += 1
-        tries += 1
         if here.loss > loss + ENOUGH * here.t * slope or here.loss >= low.loss:
             high = here
             if high.loss < low.loss:
@@ -110,7 +131,7 @@ def strong_wolfe(
             elif here.slope * (high.t - low.t) >= 0:
                 high = low
             low = here
-    return low.loss, low.g, low.t, probes
+    return low, probes
 
 
 def interpolate(a: Point, b: Point, bounds: tuple[float, float] | None = None) -> float:

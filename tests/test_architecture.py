@@ -151,7 +151,7 @@ LAYERS = """
     framework/device framework/kernels/runtime framework/execution framework/data_dependence
     framework/modes framework/memory framework/spec framework/storage
     framework/kernels/cuda/kernel framework/kernels/cuda/printer framework/kernels/cuda/matmul
-    framework/kernels/common
+    framework/kernels/common framework/kernels/formula
     framework/kernels/cpu framework/kernels/cuda framework/devices framework/devices/sim
     framework/tensor
     framework/printing framework/attribution framework/random framework/autograd/given_ops

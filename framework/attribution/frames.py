@@ -39,7 +39,9 @@ DEEPEST = 16  # lines of a stack outside of modules' calls; a test runner alone 
 _kinds: dict[str, int] = {}
 
 
-def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, CallLine, int]:
+def walk(  # noqa: C901, PLR0915 - once an op while profiling, a frame a turn: no calls in it
+    frame: Any, owner: Any, lines: bool
+) -> tuple[str, CallLine, int]:
     """Walk the stack from a frame outwards.
 
     Args:

@@ -148,7 +148,7 @@ class BackwardPass:
         elif leaf._requires_grad and g is not None:
             accumulate(leaf, g, self.create)
 
-    def _drain(self) -> None:
+    def _drain(self) -> None:  # noqa: C901, PLR0915 - a turn a node: each call inside would cost
         heap, pending, create, retain = self.heap, self.pending, self.create, self.retain
         arriving, wanted_edges = self.arriving, self.wanted
         watched = local.state.anomaly or listening()

@@ -252,52 +252,42 @@ def _run(
     for watcher in told:
         watcher.begin_pass(roots, retain, create, inputs)
     try:
-        return _run_pass(roots, gradients, retain, create, inputs)
+        interrupts.listen()
+        state = local.state
+        before = (state.grad, state.saver, state.running, state.autocast)
+        recorder = state.recorder
+        if recorder is None or not (create and recorder.records_backward):
+            state.recorder = None
+            state.notes_results = state.inference or state.dependence is not None
+            if recorder is not None and state.saver is recorder:
+                state.saver = None
+        phase, site = state.phase, state.site
+        state.phase, state.site = "backward", None
+        state.autocast = None  # rules compute in the types of the forward
+        state.grad = create and not state.inference
+        if not create:
+            state.saver = None
+        running = state.running
+        try:
+            return BackwardPass(roots, gradients, retain, create, inputs).results()
+        except MemoryError as error:
+            shorten(error)
+            raise
+        finally:
+            done = state.running
+            state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
+            state.phase, state.site = phase, site
+            state.recorder = recorder
+            state.notes_results = (
+                state.inference or recorder is not None or state.dependence is not None
+            )
+            if done is not running:
+                for reference in done.replayed:
+                    content = reference()
+                    if content is not None and not content.kept:
+                        content.drop()
+                if recorder is not None:
+                    recorder.pass_ended()
     finally:
         for watcher in told:
             watcher.end_pass(inputs is None)
-
-
-def _run_pass(
-    roots: list[Tensor],
-    gradients: list[Tensor],
-    retain: bool,
-    create: bool,
-    inputs: list[Tensor] | None,
-) -> list[Tensor | None]:
-    interrupts.listen()
-    state = local.state
-    before = (state.grad, state.saver, state.running, state.autocast)
-    recorder = state.recorder
-    if recorder is None or not (create and recorder.records_backward):
-        state.recorder = None
-        state.notes_results = state.inference or state.dependence is not None
-        if recorder is not None and state.saver is recorder:
-            state.saver = None
-    phase, site = state.phase, state.site
-    state.phase, state.site = "backward", None
-    state.autocast = None  # rules compute in the types of the forward
-    state.grad = create and not state.inference
-    if not create:
-        state.saver = None
-    running = state.running
-    try:
-        return BackwardPass(roots, gradients, retain, create, inputs).results()
-    except MemoryError as error:
-        shorten(error)
-        raise
-    finally:
-        done = state.running
-        state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
-        state.phase, state.site = phase, site
-        state.recorder = recorder
-        state.notes_results = (
-            state.inference or recorder is not None or state.dependence is not None
-        )
-        if done is not running:
-            for reference in done.replayed:
-                content = reference()
-                if content is not None and not content.kept:
-                    content.drop()
-            if recorder is not None:
-                recorder.pass_ended()

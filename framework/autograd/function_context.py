@@ -257,15 +257,7 @@ class FunctionCtx(Node):
         to_save, self._to_save = self._to_save, ()
         self._dirty = self._constant = ()  # they may be outputs, which refer to this node
         given = {id(x) for x in args if isinstance(x, Tensor)}
-        if not dirty <= _ids(outputs):
-            raise RuntimeError(
-                f"{self.name()}: Some elements marked as dirty during the forward method were not "
-                "returned as output. The inputs that are modified inplace must all be outputs of "
-                "the Function. Return them."
-            )
-        for x, version in zip(args, versions, strict=True):
-            if id(x) in dirty and x._storage.version == version:
-                x._storage.version += 1  # written behind our back, through its array
+        self._note_writes(args, outputs, versions, dirty)
         self._outputs = tuple(o._spec if isinstance(o, Tensor) else None for o in outputs)
         self.seq = next(_sequence)
         saved_as: dict[int, int] = {}
@@ -305,6 +297,20 @@ class FunctionCtx(Node):
                 args, [o for o in results if isinstance(o, Tensor) and id(o) not in constant]
             )
         return results
+
+    def _note_writes(
+        self, args: tuple[Any, ...], outputs: list[Any], versions: list[int], dirty: set[int]
+    ) -> None:
+        # Inputs that forward says it has written are outputs, and their version grows.
+        if not dirty <= _ids(outputs):
+            raise RuntimeError(
+                f"{self.name()}: Some elements marked as dirty during the forward method were not "
+                "returned as output. The inputs that are modified inplace must all be outputs of "
+                "the Function. Return them."
+            )
+        for x, version in zip(args, versions, strict=True):
+            if id(x) in dirty and x._storage.version == version:
+                x._storage.version += 1  # written through its array
 
     def _look_for_made(
         self, dependence: Dependence, to_save: tuple[Any, ...], known: set[int]

@@ -213,7 +213,11 @@ class _ReachableState:
         elif parts := _parts(value):
             for _, n, v in parts:
                 self._visit(v, name + n if name else "")
-        elif isinstance(value, functools.partial):
+        else:
+            self._visit_callable(value, name)
+
+    def _visit_callable(self, value: Any, name: str) -> None:
+        if isinstance(value, functools.partial):
             for v in (value.func, *value.args, *value.keywords.values()):
                 self._visit(v, "")
         elif inspect.ismethod(value):

@@ -33,7 +33,9 @@ OPERANDS: dict[type, Any] = {}  # how an operand of a foreign type becomes a ten
 MAX_PLANS = 4096  # per op; a program whose shapes never repeat must not grow without bound
 
 
-def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
+def dispatch(  # noqa: C901 - every op goes through here: each call inside would cost
+    op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]
+) -> Any:
     """Run an op on tensors and scalars; return its result, or a tuple of results."""
     state = local.state
     if state.autocast is not None and op.autocast is not None:

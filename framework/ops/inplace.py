@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from .registry import Op
 
 
-def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Tensor:
+def dispatch_inplace(  # noqa: C901, PLR0915 - one order of checks, writes and records
+    op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]
+) -> Tensor:
     """Run an op in place, on its first input.
 
     Raises:

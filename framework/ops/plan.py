@@ -72,7 +72,7 @@ class Plan:
         check_limited(op, specs, seen, self.results)
         chosen, up = self._choose(seen, common)
         self.layout = chosen.layout
-        self.scratch = _scratch_of(chosen, inferred[count:], up, seen, attributes)
+        self.scratch = _scratch_of(op, inferred, chosen, inferred[count:], up, seen, attributes)
         kernel = on_device(be, self._in_pieces(chosen.function))
         self.kernel, self.xp = kernel, be.xp
         self.one_write = op.one_write and kernel is op.plain
@@ -110,7 +110,8 @@ class Plan:
         if not op.elementwise:
             return kernel
         converts = self.casts is not None or self.compute is not None
-        if converts and key == "cpu" and worth_tiles(self.results):
+        buffers = op.formula is not None and bool(self.scratch)  # in a tile's size they are small
+        if (converts or buffers) and key == "cpu" and worth_tiles(self.results):
             casts = self.casts or (None,) * len(self.specs)
             kernel, self.scratch = in_tiles(
                 kernel,
@@ -171,6 +172,8 @@ def _inferred(
 
 
 def _scratch_of(
+    op: Op,
+    inferred: tuple[Spec, ...],
     chosen: Kernel,
     declared: tuple[Spec, ...],
     up: bool,
@@ -178,13 +181,20 @@ def _scratch_of(
     attributes: dict[str, Any],
 ) -> tuple[Spec, ...]:
     # The buffers that a kernel gets: those of the op, or its own, or empty ones.
+    if op.formula is not None and not callable(chosen.scratch):
+        if not chosen.scratch:
+            return ()
+        out = inferred[0].like(dtype=float32) if up and inferred[0].dtype.is_narrow else inferred[0]
+        return op.formula.scratch(out, attributes)
     if callable(chosen.scratch):
         return tuple(chosen.scratch(*seen, **attributes))
     scratch = (s.like(dtype=float32) if up and s.dtype.is_narrow else s for s in declared)
     return tuple(s if chosen.scratch else s.like((0,)) for s in scratch)
 
 
-def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
+def execute(  # noqa: C901 - every op that needs more than a plain call goes through here
+    plan: Plan, arrays: list[Any], targets: Any
+) -> list[Tensor]:
     """Run a kernel with everything it may need: conversions, scratch, several results."""
     be, op = plan.backend, plan.op
     held = []  # workspace, given back when this function ends

@@ -12,7 +12,8 @@
 The parameters of the kernel are, in this order: ``xp`` (the device's array module); one array per
 result, ``aux`` value and ``scratch`` buffer; one raw array, Python scalar or None per input; and,
 keyword only, the attributes. A kernel fills its results, returns nothing, allocates nothing,
-leaves its inputs alone. ``docs/add_an_op.md`` is the long form of this page.
+leaves its inputs alone. An elementwise op can be a formula in place of a kernel
+(``kernels/formula``). ``docs/add_an_op.md`` is the long form of this page.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from functools import partial
 from typing import Any
 
 from .. import execution
+from ..dtypes import bool_
+from ..kernels.common.elementwise import give_loops, vectorized
+from ..kernels.formula.formula import Formula
+from ..spec import Spec
 from ..tensor import Tensor, install_method, named
 from .autocast_policy import casts
 from .functions import hide_old, in_place_twin, make_functions, other_names, with_short_traceback
@@ -54,6 +59,7 @@ class Op:
         aux: Names of the results that only gradient rules see.
         scratch: Names of the buffers given back when the kernel ends.
         variadic: Name of the input that takes any number of tensors (``*tensors``), or None.
+        formula: The formula that its kernels are printed from, or None.
         kernels: Those beside the plain one, in the order in which they are tried.
         rules: The gradient rules.
         plans: What is known for each (specs, attributes) met so far.
@@ -61,6 +67,11 @@ class Op:
     """
 
     def __init__(self, kernel: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.formula = kernel if isinstance(kernel, Formula) else None
+        if self.formula is not None:
+            kernel = self.formula.plain
+            self.formula.over_input = bool(options["inplace"])
+            options = options | {"elementwise": True}
         self.plain = kernel
         self.name: str = options["name"] or kernel.__name__
         for argument, choices in _CHOICES.items():
@@ -139,6 +150,25 @@ class Op:
             f"{inspect.signature(self.plain)}; this one has {problem}."
         )
 
+    def workspace_names(self) -> tuple[str, ...]:
+        """Return a name for each buffer of :meth:`workspace`."""
+        if self.formula is not None:
+            buffers = self.formula.scratch(Spec((), bool_), {})
+            return tuple(f"buffer_{k}" for k in range(len(buffers)))
+        return self.scratch
+
+    def workspace(self, found: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
+        """Return the specs of the plain kernel's scratch buffers.
+
+        Args:
+            found: What ``infer`` gave. A formula tells its buffers itself; where they depend on
+                attributes, ask it (``formula.scratch``).
+        """
+        found = (found,) if isinstance(found, Spec) else found
+        if self.formula is not None:
+            return self.formula.scratch(found[0], {})
+        return found[len(self.returns) + len(self.aux) :]
+
     def names_of(self, count: int) -> tuple[str, ...]:
         """The input's name for each of ``count`` positions of a call."""
         if self.variadic is None:
@@ -174,6 +204,23 @@ class Op:
                 self._check_parameters(function)
             self.kernels.append(made)
             return function
+
+        return declare
+
+    def loop(
+        self, *, when: Callable[..., bool] = vectorized, fused: bool = True
+    ) -> Callable[[Any], Any]:
+        """Declare the formula of compiled loops for an op whose plain kernel is a call of NumPy's.
+
+        Args:
+            when: Called with the specs and attributes: whether a call is worth such a loop.
+            fused: A product and a sum may round once.
+        """
+
+        def declare(function: Any) -> Any:
+            made = Formula(function, self.name, fused, when)
+            give_loops(self.function, made.loop_of, when=when)
+            return made
 
         return declare
 
@@ -263,8 +310,8 @@ def op(
         old: Attributes that PyTorch's old calls have by position (``ops/old_calls.py``).
 
     Returns:
-        A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``
-        and ``composite``.
+        A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``,
+        ``loop`` and ``composite``.
     """
     options = {k: v for k, v in locals().items() if k not in ("method", "operator", "public")}
 
@@ -277,6 +324,9 @@ def op(
         declared.function = function
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
+        function.loop = declared.loop
+        if declared.formula is not None:
+            give_loops(function, declared.formula.loop_of, when=declared.formula.when)
         shown = not declared.name.startswith("_") if public is None else public
         if shown:
             _publish(declared.name, function)

@@ -122,12 +122,14 @@ class Encoder:
             return self._standard(value, STANDARD[kind], path)
         if kind is np.ndarray:
             return self._array(value, path)
+        return self._small(value, kind, path) or self._other(value, path)
+
+    def _small(self, value: Any, kind: type, path: tuple[str, ...]) -> dict[str, Any] | None:
+        # A node without others inside; None for what has no such node.
         if kind in (bytes, bytearray):
             raw = np.frombuffer(value, np.uint8)
-            return {
-                "$": kind.__name__,
-                "entry": self._add(path, Values(raw.dtype, raw.shape, lambda: raw)),
-            }
+            entry = self._add(path, Values(raw.dtype, raw.shape, lambda: raw))
+            return {"$": kind.__name__, "entry": entry}
         if kind is complex:
             return {"$": "complex", "parts": [self.encode(value.real), self.encode(value.imag)]}
         if kind is dtype:
@@ -139,6 +141,9 @@ class Encoder:
                     "offset": value.get_offset()}  # fmt: skip
         if isinstance(value, np.generic) and value.dtype.name in (*NUMBERS, *COMPLEX_NUMBERS):
             return {"$": "number", "dtype": value.dtype.name, "value": self.encode(value.item())}
+        return None
+
+    def _other(self, value: Any, path: tuple[str, ...]) -> Any:
         own = own_classes.kind_of(value)
         if own is not None and self._classes:
             return self._own_class(value, own, path)

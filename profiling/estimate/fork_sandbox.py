@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from . import overlay_files, private_mmap
+from . import overlay_calls, overlay_files, private_mmap
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between looks whether the original is still there
@@ -208,7 +208,7 @@ def _write_nothing(keep: int) -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     private_mmap.make_private()
-    overlay_files.lay()
+    overlay_calls.lay()
 
 
 def _lead(pid: int) -> None:

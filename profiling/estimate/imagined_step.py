@@ -135,11 +135,7 @@ def imagine_step(
         in_backward: Optimizers that step in backward.
     """
     executor = fake_kernels.begin()
-    for be in live_backends():
-        be.ledger.observers = ()
-        be.ledger.close_budgets()
-    state = local.state  # as if no budget and no region were around
-    state.recorder, state.saver, state.notes_results = None, None, state.inference
+    _leave_surroundings()
     fused = fuse(in_backward)
     here = backend(device)
     ledger, pool = here.ledger, here.pool
@@ -151,33 +147,20 @@ def imagine_step(
         listen(True)
         evictor.on_drop = lambda content: _note(dropped, content)
     region = BudgetRegion("fit", evictor)
-    budget = watched_budget if watch == "program" else memory_budget
-    context: Any = budget(0 if limit is None else limit, device, of=of, rule=rule)
-    context._regions[get_ident()] = region
-    if watch == "times":
-        context = nullcontext()
+    context = _context(watch, limit, device, of, rule, region)
     calls = KernelCalls()
     if watch not in ("need", "program"):
         executor.calls = calls
     tide: list[Moment] = []
     falls: list[tuple[float, int]] = []
     if watch == "tide":
-        known = kernel_seconds.of_machine()
-        calls.known = known if known.times else None
-        context = nullcontext() if limit is None else context
-        evictor.on_drop = lambda content: falls.append((calls.clock, content.nbytes))
-        ledger.observers = (
-            lambda *event: tide.append(
-                Moment(calls.clock, ledger.live, local.state.phase == "recompute")
-            ),
-        )
+        _note_tide(calls, ledger, evictor, tide, falls)
     try:
         for _ in range(most):
             executor.flops = Counter()
             calls.forget()
-            dropped.clear()
-            tide.clear()
-            falls.clear()
+            for noted in (dropped, tide, falls):
+                noted.clear()
             if isinstance(evictor, ProgramWatch):
                 evictor.forget()
             tide.append(Moment(0.0, ledger.live, False))
@@ -223,6 +206,45 @@ def imagine_step(
         measured=calls.measure(kernel_seconds.of_machine(), executor)
         if timed and watch == "times"
         else None,
+    )
+
+
+def _leave_surroundings() -> None:
+    # As if no budget, no region and no observer were around.
+    for be in live_backends():
+        be.ledger.observers = ()
+        be.ledger.close_budgets()
+    state = local.state
+    state.recorder, state.saver, state.notes_results = None, None, state.inference
+
+
+def _context(
+    watch: str, limit: int | None, device: Any, of: str, rule: EvictionRule, region: BudgetRegion
+) -> Any:
+    # What the step runs in.
+    if watch == "times" or (watch == "tide" and limit is None):
+        return nullcontext()
+    budget = watched_budget if watch == "program" else memory_budget
+    context: Any = budget(0 if limit is None else limit, device, of=of, rule=rule)
+    context._regions[get_ident()] = region
+    return context
+
+
+def _note_tide(
+    calls: KernelCalls,
+    ledger: Any,
+    evictor: Evictor,
+    tide: list[Moment],
+    falls: list[tuple[float, int]],
+) -> None:
+    # From now on, append the live bytes at each event, and each eviction.
+    known = kernel_seconds.of_machine()
+    calls.known = known if known.times else None
+    evictor.on_drop = lambda content: falls.append((calls.clock, content.nbytes))
+    ledger.observers = (
+        lambda *event: tide.append(
+            Moment(calls.clock, ledger.live, local.state.phase == "recompute")
+        ),
     )
 
 

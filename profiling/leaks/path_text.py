@@ -100,13 +100,7 @@ class PathText:
         elif isinstance(holder, types.MethodType | types.BuiltinMethodType):
             self._say("" if held is holder.__self__ else ".__func__")
         elif isinstance(holder, types.FrameType):
-            if is_ours(holder.f_code.co_filename):  # its variables mean nothing to a user
-                self.kinds.append("exception")
-                expression, where, file = self.parts[-1]
-                if not where.endswith(_TRACEBACK):
-                    self.parts[-1] = (expression, where + _TRACEBACK, file)
-            else:
-                self._enter("exception", *_variable(holder, held))
+            self._frame(holder, held)
         elif isinstance(holder, types.GeneratorType | types.CoroutineType):
             frame = getattr(holder, "gi_frame", None) or getattr(holder, "cr_frame", None)
             if frame is not None:
@@ -131,6 +125,15 @@ class PathText:
         else:
             return self._attribute(holder, down, k)
         return k + 1
+
+    def _frame(self, frame: types.FrameType, held: Any) -> None:
+        if is_ours(frame.f_code.co_filename):  # its variables mean nothing to a user
+            self.kinds.append("exception")
+            expression, where, file = self.parts[-1]
+            if not where.endswith(_TRACEBACK):
+                self.parts[-1] = (expression, where + _TRACEBACK, file)
+        else:
+            self._enter("exception", *_variable(frame, held))
 
     def _function(self, function: types.FunctionType, down: list[Any], k: int) -> int:
         code, held = function.__code__, down[k + 1]

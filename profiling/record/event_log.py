@@ -109,7 +109,7 @@ class EventRecorder:
         self._observers.clear()
         self._by_ledger.clear()
 
-    def _observer(self, d: DeviceState) -> Any:
+    def _observer(self, d: DeviceState) -> Any:  # noqa: C901 - runs at each allocation
         extend, now, began, log = self.log.extend, time.perf_counter_ns, self.clock.began, self.log
         owners, named, shift = self._sites, d.named, d.index << 3
         ledger = d.ledger
@@ -261,7 +261,7 @@ class EventRecorder:
                 d.note_peak()
                 d.note_fullest()
 
-    def _book(self, values: list[int]) -> None:
+    def _book(self, values: list[int]) -> None:  # noqa: PLR0915 - most of a profiler's time
         # Bring the tables forward. Allocations and frees are written out instead of calling
         # `LiveBytes`: this is the larger part of what a profiler costs.
         kept: list[int] = []  # of the timeline, seven numbers an event

@@ -17,12 +17,14 @@ from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
 from lowtide.framework.kernels.cuda import matmul
 from lowtide.framework.kernels.cuda.kernel import CudaKernel
 from lowtide.framework.kernels.cuda.printer import Unprintable, printed
+from lowtide.framework.kernels.formula.formula import FORMULAS
 from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.convolution import routes
 from lowtide.framework.ops.elementwise import bitmask
 from lowtide.framework.random import philox
 from tests.devices import cuda_on_cpu
 from tests.devices.test_twins import assert_equal, run
+from tests.kernels.test_formula import variants
 from tests.optim.cases import OPTIONS
 from tests.samples import over_samples
 
@@ -48,12 +50,6 @@ def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, 
 
 # Loops that are no walk over flat arrays of one type, each with its own kernel or none.
 NOT_PRINTED = {
-    "activation.smooth": {"glu", "glu_grad"},
-    "elementwise.special": set(),
-    "loss.elementwise": {
-        "bce_weighted", "bce_weighted_grad", "_total", "squared_error_sums", "bent_error_sums",
-        "bce_with_logits_sums", "binary_cross_entropy_sums",
-    },
     "optim.elementwise": {"_gradient"},
 }  # fmt: skip
 
@@ -69,6 +65,12 @@ def test_all_other_loops_are_printed(name: str) -> None:
             except Unprintable:
                 refused.add(key)
     assert refused == NOT_PRINTED[name]
+
+
+@pytest.mark.parametrize("name", sorted(FORMULAS))
+def test_the_loops_of_formulas_are_printed(name: str) -> None:
+    for variant in variants(FORMULAS[name]):
+        assert printed(variant.loop).arrays == 1 + len(FORMULAS[name].reader.elements)
 
 
 def _summed(x: Any) -> Any:

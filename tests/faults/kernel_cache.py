@@ -95,12 +95,15 @@ FORK = """
 import os, sys, threading, time
 import numpy as np
 import lowtide
-from lowtide.framework.kernels.cpu.activation import smooth
+from lowtide.framework.ops.registry import OPS
+
+def loop(name, **attributes):
+    return OPS[name].formula.loop_of(**attributes)[0]
 
 def call():
     x = np.ones(64, np.float32)
     out = np.empty_like(x)
-    smooth.gelu(out, x)
+    loop("gelu", approximate="none")(out, x)
     return abs(out[0] - 0.8413447) < 1e-5
 
 thread = threading.Thread(target=call)
@@ -117,7 +120,10 @@ INTERRUPT = """
 import os, signal, sys, threading, time
 import numpy as np
 import lowtide
-from lowtide.framework.kernels.cpu.activation import smooth
+from lowtide.framework.ops.registry import OPS
+
+def loop(name, **attributes):
+    return OPS[name].formula.loop_of(**attributes)[0]
 
 def shoot():
     time.sleep(float(sys.argv[1]))
@@ -129,26 +135,31 @@ out = np.empty_like(x)
 came = 0
 try:
     gun.start()
-    smooth.gelu(out, x)
-    smooth.silu(out, x)
+    loop("gelu", approximate="none")(out, x)
+    loop("silu")(out, x)
     gun.join()
     time.sleep(0.01)
 except KeyboardInterrupt:
     came = 1
 gun.join()
 for name, right in (("gelu", 0.8413447), ("silu", 0.7310586), ("softplus", 1.3132617)):
+    attributes = {"gelu": {"approximate": "none"}, "softplus": {"beta": 1.0, "threshold": 20.0}}
     more = (1.0, 20.0) if name == "softplus" else ()
-    getattr(smooth, name)(out, x, *more)
+    loop(name, **attributes.get(name, {}))(out, x, *more)
     assert abs(out[0] - right) < 1e-5, name
 print(came)
 """
 
 MAKE = """
 import numpy as np
-from lowtide.framework.kernels.cpu.activation import smooth
+from lowtide.framework.ops.registry import OPS
+
+def loop(name, **attributes):
+    return OPS[name].formula.loop_of(**attributes)[0]
+
 x = np.ones(64, np.float32)
 out = np.empty_like(x)
-smooth.gelu(out, x)
+loop("gelu", approximate="none")(out, x)
 print(abs(out[0] - 0.8413447) < 1e-5)
 """
 

@@ -358,13 +358,28 @@ MUTANTS = (
         "g = _ZERO if t == ignored else grad[i]", "g = grad[i]", ("tests/ops", "tests/modules"),
     ),
     Mutant(
-        "the slope of gelu lacks its density", CPU + "activation/smooth.py",
-        "return below + v * (e * _DENSITY)", "return below", ("tests/ops",),
+        "the slope of gelu lacks its density", "framework/ops/activation/gelu.py",
+        "return (normal_cdf(input, e) + input * (e * DENSITY)) * grad",
+        "return normal_cdf(input, e) * grad", ("tests/ops",),
     ),
     Mutant(
-        "silu is a sigmoid", CPU + "activation/smooth.py",
-        "out[i] = x[i] / (_ONE + exp32(-x[i]))", "out[i] = _ONE / (_ONE + exp32(-x[i]))",
-        ("tests/ops",),
+        "silu is a sigmoid", "framework/ops/activation/gelu.py",
+        "return input / (1 + exp(-input))", "return 1 / (1 + exp(-input))", ("tests/ops",),
+    ),
+    Mutant(
+        "a loop reads the first gradient only", "framework/kernels/formula/loop.py",
+        '*self._walk("        ", self.elements, lines), "",',
+        '"        grad_i = grad[0]", *self._walk("        ", rest, lines), "",',
+        ("tests/ops", "tests/kernels"),
+    ),
+    Mutant(
+        "a buffer is used again while it is read", "framework/kernels/formula/numpy_calls.py",
+        "if other == kind and (ends < k or", "if other == kind and (ends <= k + 1 or",
+        ("tests/kernels", "tests/ops"),
+    ),
+    Mutant(
+        "a result is written while its input is read", "framework/kernels/formula/numpy_calls.py",
+        "if over_input and first[final] < inputs:", "if False:", ("tests/kernels", "tests/ops"),
     ),
     Mutant(
         "cumsum of columns begins with the second row twice", CPU + "reduction/scan.py",

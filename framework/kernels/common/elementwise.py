@@ -9,7 +9,6 @@ and to write it out would take an array as large as the input.
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
 
 import numpy as np
 
@@ -45,32 +44,27 @@ def same_float32(*specs, **_):
     )
 
 
-def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth"):
-    """Give an op of arrays that look alike a compiled kernel: ``kernel(loops, attributes)``.
+def give_loops(op, choose, *, when=vectorized):
+    """Give an op of arrays that look alike the kernels of a loop that ``choose`` returns.
 
     By this it is declared ``elementwise``. The CPU runs the loop itself; for GPUs it is printed as
     CUDA C++ (``kernels/cuda/printer.py``), for float32, as which its numbers are written.
 
     Args:
         op: The op's public function.
-        kernel: Takes the module of loops and the attributes as keywords; returns a loop and the
-            numbers that it takes after the arrays.
+        choose: Takes the attributes as keywords; returns the loop, and the numbers that it takes
+            after the arrays.
         when: Which specs and attributes it is for.
-        module: Name of the module of loops, in ``kernels/cpu``; it is imported on first use.
     """
     op.op.elementwise = True
     skipped = len(op.op.scratch)
     backward = op.op.inputs[0] == "grad"
     writes = bool(op.op.inplace)
-    modules = []  # of the loops, once imported: a statement for it takes as long as a small loop
-
     layout = dense_or_repeated_scalar if backward else contiguous
 
     def call(out, arrays, attributes):
         # The loop, flat arrays and numbers.
-        if not modules:
-            modules[:] = [import_module(f"..cpu.{module}", __package__)]
-        run, numbers = kernel(modules[0], **attributes)
+        run, numbers = choose(**attributes)
         arrays = arrays[skipped:]
         if backward:
             return run, flatten_repeated_grad(out, *arrays), numbers

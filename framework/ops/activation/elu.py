@@ -10,7 +10,8 @@ absolute precision of the dtype there and not the relative one.
 
 from __future__ import annotations
 
-from ...kernels.common.elementwise import elementwise_kernel
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import expm1_of_negative, maximum, minimum
 from ..indexing.where import where_select
 from ..registry import function, op
 from ..signatures import per_element, singles
@@ -23,22 +24,12 @@ def _elus(make):
     yield (make(2, 3),), {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}
 
 
-@op(
-    name="_elu", infer=floating("elu", "high"), scratch=("high",), flops=per_element(12),
-    inplace="_elu_", samples=_elus,
-)  # fmt: skip
-def scaled_elu(xp, out, high, input, *, alpha, scale, input_scale):
+@op(name="_elu", infer=floating("elu"), flops=per_element(12), inplace="_elu_", samples=_elus)
+@formula
+def scaled_elu(input, *, alpha, scale, input_scale):
     """``scale * (max(x, 0) + alpha * expm1(input_scale * min(x, 0)))``. Keeps the result."""
-    xp.maximum(input, 0, out=high)
-    if scale != 1:
-        xp.multiply(high, scale, out=high)
-    xp.minimum(input, 0, out=out)
-    if input_scale != 1:
-        xp.multiply(out, input_scale, out=out)
-    xp.expm1(out, out=out)
-    if alpha * scale != 1:
-        xp.multiply(out, alpha * scale, out=out)
-    xp.add(out, high, out=out)
+    below = expm1_of_negative(minimum(input, 0) * input_scale) * (alpha * scale)
+    return maximum(input, 0) * scale + below
 
 
 def _slope_samples(make):
@@ -48,27 +39,11 @@ def _slope_samples(make):
         yield pair, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}
 
 
-@op(
-    name="_elu_backward", infer=gradient_infer("mask"), scratch=("mask",), flops=per_element(4),
-    samples=_slope_samples,
-)  # fmt: skip
-def elu_slope(xp, out, mask, grad, result, *, alpha, scale, input_scale):
+@op(name="_elu_backward", infer=gradient_infer(), flops=per_element(4), samples=_slope_samples)
+@formula
+def elu_slope(grad, result, *, alpha, scale, input_scale):
     """Backward of elu: ``grad`` times the derivative, computed from the result."""
-    xp.greater(result, 0, out=mask)
-    xp.add(result, alpha * scale, out=out)
-    xp.multiply(out, input_scale, out=out)
-    xp.copyto(out, scale, where=mask)
-    xp.multiply(out, grad, out=out)
-
-
-elementwise_kernel(
-    scaled_elu,
-    lambda gates, alpha, scale, input_scale: (gates.elu, (alpha * scale, scale, input_scale)),
-)
-elementwise_kernel(
-    elu_slope,
-    lambda gates, alpha, scale, input_scale: (gates.elu_grad, (alpha * scale, scale, input_scale)),
-)
+    return grad * scale if result > 0 else (result + alpha * scale) * input_scale * grad
 
 
 @scaled_elu.vjp("input")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from ...kernels.common.elementwise import elementwise_kernel
-from ...kernels.common.strided_ufuncs import negate
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import (
+    exp,
+    expm1_of_negative,
+    log1p_of_fraction,
+    maximum,
+    minimum,
+    normal_cdf,
+)
 from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.bitmask import HIDDEN
-from ..elementwise.unary import sigmoid, special, tanh
+from ..elementwise.unary import sigmoid, tanh
 from ..indexing.where import where_select
 from ..registry import function, op
 from ..signatures import per_element, singles
@@ -18,12 +25,10 @@ from .relu import floating, gradient_infer, gradient_samples, need_float
 
 
 @op(name="silu", **HIDDEN, infer=floating("silu"), flops=per_element(13), samples=singles)
-def silu_of(xp, out, input):
+@formula
+def silu_of(input):
     """Apply ``input * sigmoid(input)``. Keeps ``input`` for backward."""
-    negate(xp, input, out)
-    xp.exp(out, out=out)
-    xp.add(out, 1, out=out)
-    xp.true_divide(input, out, out=out)
+    return input / (1 + exp(-input))
 
 
 def _gradients(make):
@@ -31,29 +36,12 @@ def _gradients(make):
     yield (make(0, 2), make(0, 2)), {}
 
 
-def _two_like(grad, input, **_):
-    return grad, grad
-
-
-@op(
-    name="_silu_backward", infer=_two_like, scratch=("gate",), flops=per_element(17),
-    samples=_gradients,
-)  # fmt: skip
-def silu_slope(xp, out, gate, grad, input):
+@op(name="_silu_backward", infer=gradient_infer(), flops=per_element(17), samples=_gradients)
+@formula
+def silu_slope(grad, input):
     """``grad * s * (1 + input * (1 - s))`` with ``s = sigmoid(input)``."""
-    negate(xp, input, gate)
-    xp.exp(gate, out=gate)
-    xp.add(gate, 1, out=gate)
-    xp.reciprocal(gate, out=gate)
-    xp.subtract(1, gate, out=out)
-    xp.multiply(out, input, out=out)
-    xp.add(out, 1, out=out)
-    xp.multiply(out, gate, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-elementwise_kernel(silu_of, lambda gates: (gates.silu, ()))
-elementwise_kernel(silu_slope, lambda gates: (gates.silu_grad, ()))
+    s = 1 / (1 + exp(-input))
+    return ((1 - s) * input + 1) * s * grad
 
 
 @silu_of.vjp("input")
@@ -78,6 +66,7 @@ def _gelu_attributes(samples):
 
 
 K0, K1 = sqrt(2 / pi), 0.044715
+DENSITY = 1 / sqrt(2 * pi)  # of a standard normal distribution, at 0
 
 
 def _gelu_infer(input, *, approximate):
@@ -89,20 +78,12 @@ def _gelu_infer(input, *, approximate):
     return input
 
 
-def _tanh_inner(xp, out, x):
-    # K0 * (x + K1 * x ** 3)
-    xp.multiply(x, x, out=out)
-    xp.multiply(out, K0 * K1, out=out)
-    xp.add(out, K0, out=out)
-    xp.multiply(out, x, out=out)
-    xp.tanh(out, out=out)
-
-
 @op(
     name="gelu", **HIDDEN, infer=_gelu_infer, flops=per_element(20),
     samples=_gelu_attributes(singles),
 )  # fmt: skip
-def gelu(xp, out, input, *, approximate="none"):
+@formula
+def gelu(input, *, approximate="none"):
     """Apply GELU: ``input * Phi(input)``, Phi the cumulative normal distribution.
 
     Args:
@@ -115,59 +96,26 @@ def gelu(xp, out, input, *, approximate="none"):
     Source:
         Hendrycks and Gimpel 2016.
     """
-    if approximate == "tanh":
-        _tanh_inner(xp, out, input)
-    else:
-        xp.multiply(input, sqrt(0.5), out=out)
-        special(xp).erf(out, out=out)
-    xp.add(out, 1, out=out)
-    xp.multiply(out, 0.5, out=out)
-    xp.multiply(out, input, out=out)
+    if approximate == "tanh":  # 1 + tanh(u) = 2 / (1 + exp(-2 u))
+        u = (input * input * (K0 * K1) + K0) * input
+        return 2 / (1 + exp(-2 * u)) * input * 0.5
+    return input * normal_cdf(input, exp(-0.5 * input * input))
 
 
 @op(
-    name="_gelu_backward", infer=_two_like, scratch=("other",), flops=per_element(35),
+    name="_gelu_backward", infer=gradient_infer(), flops=per_element(35),
     samples=_gelu_attributes(_gradients),
 )  # fmt: skip
-def gelu_slope(xp, out, other, grad, input, *, approximate):
+@formula
+def gelu_slope(grad, input, *, approximate):
     """Backward of gelu: ``grad`` times its derivative."""
     if approximate == "tanh":
-        # .5 (1 + t) + .5 x (1 - t^2) K0 (1 + 3 K1 x^2) = .5 (1 + t) (1 + x (1 - t) u)
-        xp.multiply(input, input, out=other)
-        xp.multiply(other, 3 * K0 * K1, out=other)
-        xp.add(other, K0, out=other)
-        xp.multiply(other, input, out=other)
-        _tanh_inner(xp, out, input)
-        xp.multiply(other, 0.5, out=other)
-        xp.subtract(1, out, out=out)  # 1 - t
-        xp.multiply(other, out, out=other)
-        xp.add(other, 0.5, out=other)
-        xp.subtract(2, out, out=out)  # 1 + t
-        xp.multiply(out, other, out=out)
-    else:
-        xp.multiply(input, input, out=other)
-        xp.multiply(other, -0.5, out=other)
-        xp.exp(other, out=other)
-        xp.multiply(other, 1 / sqrt(2 * pi), out=other)
-        xp.multiply(other, input, out=other)
-        xp.multiply(input, sqrt(0.5), out=out)
-        special(xp).erf(out, out=out)
-        xp.multiply(out, 0.5, out=out)
-        xp.add(out, 0.5, out=out)
-        xp.add(out, other, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-def _gelu_compiled(gates, approximate):
-    return gates.gelu_tanh if approximate == "tanh" else gates.gelu, ()
-
-
-def _gelu_slope_compiled(gates, approximate):
-    return gates.gelu_tanh_grad if approximate == "tanh" else gates.gelu_grad, ()
-
-
-elementwise_kernel(gelu, _gelu_compiled)
-elementwise_kernel(gelu_slope, _gelu_slope_compiled)
+        u = (input * input * (K0 * K1) + K0) * input
+        s = 2 / (1 + exp(-2 * u))
+        slope = (input * input * (3 * K0 * K1) + K0) * input
+        return s * (0.5 + 0.5 * (2 - s) * slope) * grad
+    e = exp(-0.5 * input * input)
+    return (normal_cdf(input, e) + input * (e * DENSITY)) * grad
 
 
 @gelu.vjp("input")
@@ -203,47 +151,26 @@ def silu(input, inplace=False):
 
 
 @op(name="_mish", infer=floating("mish"), flops=per_element(30), samples=singles)
-def mish_of(xp, out, input):
-    """``input * tanh(log(1 + exp(input)))``."""
-    xp.logaddexp(input, 0.0, out=out)
-    xp.tanh(out, out=out)
-    xp.multiply(out, input, out=out)
+@formula
+def mish_of(input):
+    """``input * tanh(log(1 + exp(input)))``; with ``n = e (e + 2)`` that is ``n / (n + 2)``."""
+    e = exp(minimum(input, 20))  # where the tangent is 1
+    n = e * (e + 2)
+    return n / (n + 2) * input
 
 
-def _two_scratch(grad, input, **_):
-    return grad, grad, grad
-
-
-@op(
-    name="_mish_backward", infer=_two_scratch, scratch=("power", "share"), flops=per_element(25),
-    samples=gradient_samples,
-)  # fmt: skip
-def mish_slope(xp, out, power, share, grad, input):
+@op(name="_mish_backward", infer=gradient_infer(), flops=per_element(25), samples=gradient_samples)
+@formula
+def mish_slope(grad, input):
     """Backward of mish: ``grad`` times its derivative.
 
-    With ``e = exp(x)`` and ``n = e (e + 2)`` it is ``n / (n + 2) + 4 x e (e + 1) / (n + 2)^2``,
-    where e may stop growing at exp(20).
+    With ``e = exp(x)``, ``n = e (e + 2)`` it is ``n / (n + 2) + 4 x e (e + 1) / (n + 2)^2``.
     """
-    xp.minimum(input, 20, out=power)
-    xp.exp(power, out=power)
-    xp.add(power, 2, out=share)
-    xp.multiply(share, power, out=share)  # n
-    xp.add(share, 2, out=out)
-    xp.true_divide(share, out, out=share)  # n / (n + 2)
-    xp.multiply(out, out, out=out)
-    xp.true_divide(power, out, out=out)
-    xp.add(power, 1, out=power)
-    xp.multiply(out, power, out=out)
-    xp.multiply(out, 4, out=out)
-    # Far out the share is 1 and the rest exp(-2 x) x: nothing, but for what was cut off of e.
-    xp.minimum(input, 20, out=power)
-    xp.multiply(out, power, out=out)
-    xp.add(out, share, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-elementwise_kernel(mish_of, lambda gates: (gates.mish, ()))
-elementwise_kernel(mish_slope, lambda gates: (gates.mish_grad, ()))
+    near = minimum(input, 20)  # in both: infinity times what is left far out is no number
+    e = exp(near)
+    n = e * (e + 2)
+    d = 1 / (n + 2)
+    return (n * d + near * (4 * e * (e + 1) * d * d)) * grad
 
 
 @mish_of.vjp("input")
@@ -277,20 +204,19 @@ def _softpluses(make):
 
 
 @op(
-    name="softplus", **HIDDEN, infer=floating("softplus", "mask"), scratch=("mask",),
-    flops=per_element(20), samples=_softpluses, autocast=WIDE_ON_CUDA,
+    name="softplus", **HIDDEN, infer=floating("softplus"), flops=per_element(20),
+    samples=_softpluses, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def softplus(xp, out, mask, input, *, beta=1.0, threshold=20.0):
+@formula
+def softplus(input, *, beta=1.0, threshold=20.0):
     """Apply softplus: ``log(1 + exp(beta * input)) / beta``, linear above ``threshold``.
 
     Memory:
         Keeps ``input``: near the threshold the result does not tell which side it is from.
     """
-    xp.multiply(input, float(beta), out=out)
-    xp.greater(out, threshold, out=mask)
-    xp.logaddexp(out, 0.0, out=out)
-    xp.true_divide(out, float(beta), out=out)
-    xp.copyto(out, input, where=mask)
+    v = input * beta
+    soft = (log1p_of_fraction(exp(-abs(v))) + maximum(v, 0)) / beta
+    return input if v > threshold else soft
 
 
 def _softplus_gradients(make):
@@ -300,30 +226,14 @@ def _softplus_gradients(make):
 
 
 @op(
-    name="_softplus_backward", infer=gradient_infer("mask"), scratch=("mask",),
-    flops=per_element(14), samples=_softplus_gradients,
+    name="_softplus_backward", infer=gradient_infer(), flops=per_element(14),
+    samples=_softplus_gradients,
 )  # fmt: skip
-def softplus_slope(xp, out, mask, grad, input, *, beta, threshold):
+@formula
+def softplus_slope(grad, input, *, beta, threshold):
     """``grad * sigmoid(beta * input)``; ``grad`` where beta * input > threshold."""
-    xp.multiply(input, float(beta), out=out)
-    xp.greater(out, threshold, out=mask)
-    negate(xp, out, out)
-    xp.exp(out, out=out)
-    xp.add(out, 1, out=out)
-    xp.copyto(out, 1, where=mask)
-    xp.true_divide(grad, out, out=out)
-
-
-def _line(gates, beta, threshold):
-    return gates.softplus, (float(beta), float(threshold))
-
-
-def _line_slope(gates, beta, threshold):
-    return gates.softplus_grad, (float(beta), float(threshold))
-
-
-elementwise_kernel(softplus, _line)
-elementwise_kernel(softplus_slope, _line_slope)
+    v = input * beta
+    return grad if v > threshold else grad / (1 + exp(-v))
 
 
 @softplus.vjp("input")
@@ -340,21 +250,17 @@ def _(g, grad, input, beta, threshold):
 
 
 @op(
-    name="logsigmoid", **HIDDEN, infer=floating("logsigmoid", "low"), scratch=("low",),
-    flops=per_element(20), samples=singles,
+    name="logsigmoid", **HIDDEN, infer=floating("logsigmoid"), flops=per_element(20),
+    samples=singles,
 )  # fmt: skip
-def logsigmoid(xp, out, low, input):
+@formula
+def logsigmoid(input):
     """Apply ``log(sigmoid(input))``, as ``min(x, 0) - log1p(exp(-|x|))``.
 
     Memory:
         Keeps the result.
     """
-    xp.absolute(input, out=out)
-    negate(xp, out, out)
-    xp.exp(out, out=out)
-    xp.log1p(out, out=out)
-    xp.minimum(input, 0, out=low)
-    xp.subtract(low, out, out=out)
+    return minimum(input, 0) - log1p_of_fraction(exp(-abs(input)))
 
 
 def _below_zero(make):
@@ -363,15 +269,10 @@ def _below_zero(make):
 
 
 @op(name="_logsigmoid_backward", infer=gradient_infer(), flops=per_element(12), samples=_below_zero)
-def logsigmoid_slope(xp, out, grad, result):
+@formula
+def logsigmoid_slope(grad, result):
     """``grad * (1 - exp(result))``: one minus the sigmoid."""
-    xp.expm1(result, out=out)
-    negate(xp, out, out)
-    xp.multiply(out, grad, out=out)
-
-
-elementwise_kernel(logsigmoid, lambda gates: (gates.logsigmoid, ()))
-elementwise_kernel(logsigmoid_slope, lambda gates: (gates.logsigmoid_grad, ()))
+    return -expm1_of_negative(result) * grad
 
 
 @logsigmoid.vjp("input")

@@ -54,7 +54,7 @@ def _(xp, out, input, *, dim):
 
 def _run_glu(name, out, *arrays_and_dim):
     # A whole has two parts for each of the rows that come before the dim.
-    from ...kernels.cpu.activation import smooth
+    from ...kernels.cpu.activation import glu as loops
 
     *arrays, dim = arrays_and_dim
     rows = prod(out.shape[:dim])
@@ -63,7 +63,7 @@ def _run_glu(name, out, *arrays_and_dim):
         a.reshape(rows, -1) if a.shape[dim] == half else a.reshape(rows, 2, -1)
         for a in (out, *arrays)
     ]
-    parallel_rows(getattr(smooth, name), out.size, rows, *shaped)
+    parallel_rows(getattr(loops, name), out.size, rows, *shaped)
 
 
 @glu_of.vjp("input")
@@ -219,21 +219,23 @@ def _arriving(weight_shape, grad):
     return grad[(slice(0, 1),) * grad.ndim].reshape(1, 1, 1)
 
 
-@prelu_of.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
-def _(xp, out, low, input, weight):
+def _loops():
     from ...kernels.cpu.activation import prelu
 
+    return prelu
+
+
+@prelu_of.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
+def _(xp, out, low, input, weight):
     cubes = _channels(weight.shape, out, input)
-    parallel_rows(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
+    parallel_rows(_loops().prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
 
 
 @prelu_slope.kernel("cpu", when=_prelu_compiled, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, above, grad, input, weight):
-    from ...kernels.cpu.activation import prelu
-
     made, x = _channels(weight.shape, out, input)
     arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)
-    parallel_rows(prelu.prelu_grad, out.size, len(made), *arrays)
+    parallel_rows(_loops().prelu_grad, out.size, len(made), *arrays)
 
 
 @prelu_weight_slope.kernel(
@@ -243,9 +245,7 @@ def _(xp, out, above, grad, input, weight):
     scratch=False,
 )
 def _(xp, out, each, above, grad, input, *, shape):
-    from ...kernels.cpu.activation import prelu
-
-    prelu.weight_grad(out.reshape(-1), _arriving(shape, grad), *_channels(shape, input))
+    _loops().weight_grad(out.reshape(-1), _arriving(shape, grad), *_channels(shape, input))
 
 
 @prelu_of.vjp("input")

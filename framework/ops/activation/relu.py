@@ -6,8 +6,9 @@ Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not i
 from __future__ import annotations
 
 from ...dtypes import BOOL, bool_, uint8
-from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import worth_compiling
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import maximum, minimum
 from ..conversion.copy import zero_gradient
 from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..registry import function, op
@@ -32,8 +33,11 @@ def floating(name, *extra):
     return infer
 
 
-def _masked_infer(grad, input, **_):
-    return grad, grad.like(dtype=bool_)
+NAN = float("nan")
+
+
+def _window_infer(grad, input, **_):
+    return grad
 
 
 def _windows(make):
@@ -45,28 +49,21 @@ def _windows(make):
         yield (make(*shape), make(*shape)), ends | {"nan_inside": True}
 
 
-@op(name="_window", infer=_masked_infer, scratch=("mask",), flops=per_element(2), samples=_windows)
-def window(xp, out, mask, grad, input, *, low, high, outside, inside=1.0, nan_inside=False):
+@op(name="_window", infer=_window_infer, flops=per_element(2), samples=_windows)
+@formula(fused=False, when=worth_compiling)
+def window(grad, input, *, low, high, outside, inside=1.0, nan_inside=False):
     """``inside * grad`` where ``low < input < high``, ``outside * grad`` elsewhere."""
-    xp.multiply(grad, inside, out=out)
+    if high == INFINITY:
+        beyond = input <= (low if low > -INFINITY else NAN)  # never, if there is no bound
+    elif low == -INFINITY:
+        beyond = input >= high
+    else:
+        beyond = input <= low or input >= high
     if not nan_inside:
-        xp.not_equal(input, input, out=mask)
-        xp.copyto(out, 0, where=mask)
-    for bound, beyond in ((low, xp.less_equal), (high, xp.greater_equal)):
-        if -INFINITY < bound < INFINITY:
-            beyond(input, bound, out=mask)
-            xp.copyto(out, 0, where=mask)
-    if outside != 0:  # with one bound, low, and NaN outside
-        xp.greater(input, low, out=mask)
-        xp.multiply(grad, outside, out=out)
-        xp.copyto(out, grad, where=mask)  # with an outside, inside is 1
-
-
-def _window_compiled(gates, low, high, outside, inside, nan_inside):
-    return gates.window, (float(low), float(high), float(outside), float(inside), nan_inside)
-
-
-elementwise_kernel(window, _window_compiled, when=worth_compiling)
+        beyond = beyond or input != input
+    if outside == 0:  # of an infinite gradient, too
+        return 0 if beyond else grad * inside
+    return grad * outside if beyond else grad * inside
 
 
 @window.vjp("grad")
@@ -130,20 +127,13 @@ def _slopes(make):
 
 
 @op(
-    name="_leaky_relu", infer=floating("leaky_relu", "low"), scratch=("low",), flops=per_element(3),
+    name="_leaky_relu", infer=floating("leaky_relu"), flops=per_element(3),
     inplace="_leaky_relu_", samples=_slopes,
 )  # fmt: skip
-def leaky_relu_of(xp, out, low, input, *, negative_slope):
+@formula
+def leaky_relu_of(input, *, negative_slope):
     """``max(input, 0) + negative_slope * min(input, 0)`` for a slope >= 0. Keeps the result."""
-    xp.minimum(input, 0, out=low)
-    xp.multiply(low, negative_slope, out=low)
-    xp.maximum(input, 0, out=out)
-    xp.add(out, low, out=out)
-
-
-elementwise_kernel(
-    leaky_relu_of, lambda gates, negative_slope: (gates.leaky_relu, (negative_slope,))
-)
+    return input if input > 0 else input * negative_slope
 
 
 @leaky_relu_of.vjp("input")
@@ -266,15 +256,10 @@ def relu6(input, inplace=False):
     name="_hardsigmoid", infer=floating("hardsigmoid"), flops=per_element(4),
     inplace="_hardsigmoid_", samples=singles,
 )  # fmt: skip
-def hardsigmoid_of(xp, out, input):
+@formula(fused=False)
+def hardsigmoid_of(input):
     """``min(max(input + 3, 0), 6) / 6``. Keeps the result."""
-    xp.add(input, 3, out=out)
-    xp.maximum(out, 0, out=out)
-    xp.minimum(out, 6, out=out)
-    xp.true_divide(out, 6, out=out)
-
-
-elementwise_kernel(hardsigmoid_of, lambda gates: (gates.hardsigmoid, ()))
+    return minimum(maximum(input + 3, 0), 6) / 6
 
 
 @hardsigmoid_of.vjp("input")
@@ -306,13 +291,10 @@ def hardsigmoid(input, inplace=False):
 
 
 @op(name="_hardswish", infer=floating("hardswish"), flops=per_element(5), samples=singles)
-def hardswish_of(xp, out, input):
+@formula
+def hardswish_of(input):
     """``input * hardsigmoid(input)``."""
-    xp.add(input, 3, out=out)
-    xp.maximum(out, 0, out=out)
-    xp.minimum(out, 6, out=out)
-    xp.multiply(out, input, out=out)
-    xp.true_divide(out, 6, out=out)
+    return minimum(maximum(input + 3, 0), 6) * input / 6
 
 
 def gradient_samples(make):
@@ -331,22 +313,14 @@ def gradient_infer(*extra):
 
 
 @op(
-    name="_hardswish_backward", infer=gradient_infer("mask"), scratch=("mask",),
-    flops=per_element(4), samples=gradient_samples,
+    name="_hardswish_backward", infer=gradient_infer(), flops=per_element(4),
+    samples=gradient_samples,
 )  # fmt: skip
-def hardswish_slope(xp, out, mask, grad, input):
+@formula
+def hardswish_slope(grad, input):
     """Backward of hardswish: ``grad`` times its derivative."""
-    xp.true_divide(input, 3, out=out)
-    xp.add(out, 0.5, out=out)
-    xp.greater_equal(input, 3, out=mask)
-    xp.copyto(out, 1, where=mask)
-    xp.multiply(out, grad, out=out)
-    xp.less_equal(input, -3, out=mask)
-    xp.copyto(out, 0, where=mask)
-
-
-elementwise_kernel(hardswish_of, lambda gates: (gates.hardswish, ()))
-elementwise_kernel(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
+    above = grad if input >= 3 else (input / 3 + 0.5) * grad
+    return 0 if input <= -3 else above
 
 
 @hardswish_of.vjp("input")
@@ -373,30 +347,25 @@ def hardswish(input, inplace=False):
 
 
 @op(name="softsign", **HIDDEN, infer=same, promote="float", flops=per_element(3), samples=singles)
-def softsign(xp, out, input):
+@formula
+def softsign(input):
     """Apply ``input / (1 + |input|)``.
 
     Memory:
         Keeps ``input``.
     """
-    xp.absolute(input, out=out)
-    xp.add(out, 1, out=out)
-    xp.true_divide(input, out, out=out)
+    return input / (1 + abs(input))
 
 
 @op(
     name="_softsign_backward", infer=gradient_infer(), flops=per_element(4),
     samples=gradient_samples,
 )  # fmt: skip
-def softsign_slope(xp, out, grad, input):
+@formula
+def softsign_slope(grad, input):
     """``grad / (1 + |input|) ** 2``."""
-    xp.absolute(input, out=out)
-    xp.add(out, 1, out=out)
-    xp.multiply(out, out, out=out)
-    xp.true_divide(grad, out, out=out)
-
-
-elementwise_kernel(softsign_slope, lambda gates: (gates.softsign_grad, ()))
+    d = 1 + abs(input)
+    return grad / (d * d)
 
 
 @softsign.vjp("input")

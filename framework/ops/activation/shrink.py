@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...dtypes import bool_
-from ...kernels.common.elementwise import elementwise_kernel
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import maximum, minimum
 from ..conversion.copy import zero_gradient
 from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..elementwise.unary import tanh
@@ -22,27 +23,17 @@ def _lambdas(make):
     name="softshrink", **HIDDEN, infer=floating("softshrink"), flops=per_element(3),
     samples=_lambdas,
 )  # fmt: skip
-def softshrink_of(xp, out, input, *, lambd=0.5):
+@formula(fused=False)
+def softshrink_of(input, *, lambd=0.5):
     """Move each element toward zero by ``lambd``, to zero if it is nearer."""
-    xp.maximum(input, -lambd, out=out)
-    xp.minimum(out, lambd, out=out)
-    xp.subtract(input, out, out=out)
+    return input - minimum(maximum(input, -lambd), lambd)
 
 
-@op(
-    name="_shrink_backward", infer=gradient_infer("mask"), scratch=("mask",), flops=per_element(1),
-    samples=gradient_samples,
-)  # fmt: skip
-def shrink_slope(xp, out, mask, grad, result):
+@op(name="_shrink_backward", infer=gradient_infer(), flops=per_element(1), samples=gradient_samples)
+@formula(fused=False)
+def shrink_slope(grad, result):
     """Backward of shrinkage: zero where ``result`` is zero or NaN, else ``grad``."""
-    xp.copyto(out, grad)
-    for other, same in ((0, xp.equal), (result, xp.not_equal)):
-        same(result, other, out=mask)
-        xp.copyto(out, 0, where=mask)
-
-
-elementwise_kernel(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
-elementwise_kernel(shrink_slope, lambda gates: (gates.shrink_grad, ()))
+    return grad if abs(result) > 0 else 0
 
 
 @softshrink_of.vjp("input")
@@ -75,20 +66,15 @@ def softshrink(input, lambd=0.5):
     return softshrink_of(input, lambd=float(lambd))
 
 
-@op(infer=floating("hardshrink", "mask"), scratch=("mask",), flops=per_element(2), samples=_lambdas)
-def hardshrink(xp, out, mask, input, *, lambd=0.5):
+@op(infer=floating("hardshrink"), flops=per_element(2), samples=_lambdas)
+@formula(fused=False)
+def hardshrink(input, *, lambd=0.5):
     """Apply hard shrinkage: zero the elements in [-lambd, lambd].
 
     Memory:
         Keeps the result.
     """
-    xp.absolute(input, out=out)
-    xp.less_equal(out, lambd, out=mask)
-    xp.copyto(out, input)
-    xp.copyto(out, 0, where=mask)
-
-
-elementwise_kernel(hardshrink, lambda gates, lambd: (gates.hardshrink, (float(lambd),)))
+    return 0 if abs(input) <= lambd else input
 
 
 @hardshrink.vjp("input")

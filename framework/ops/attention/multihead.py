@@ -140,12 +140,49 @@ def multi_head_attention_forward(
     else:
         attn_mask = additive(attn_mask, "attn_mask", query.dtype)
         is_causal = False
+    _check_sizes(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight)
+    size = embed // num_heads
+    q, k, v = _projected(
+        query, key, value, in_proj_weight, in_proj_bias, q_proj_weight, k_proj_weight,
+        v_proj_weight, use_separate_proj_weight,
+    )  # fmt: skip
+    attn_mask = _shaped(attn_mask, batch, num_heads, length, source)
+    _check_given(bias_k, bias_v, static_k, static_v, batch * num_heads, size)
+    if bias_k is not None:
+        k = cat([k, bias_k.repeat(1, batch, 1)])
+        v = cat([v, bias_v.repeat(1, batch, 1)])
+        attn_mask, key_padding_mask = _widened(attn_mask), _widened(key_padding_mask)
+    q = _heads(q, batch * num_heads, size)
+    k = _heads(k, batch * num_heads, size) if static_k is None else static_k
+    v = _heads(v, batch * num_heads, size) if static_v is None else static_v
+    if add_zero_attn:
+        more = zeros(batch * num_heads, 1, size, dtype=k.dtype, device=k.device)
+        k, v = cat([k, more], 1), cat([v, more], 1)
+        attn_mask, key_padding_mask = _widened(attn_mask), _widened(key_padding_mask)
+    attn_mask = _with_padding(attn_mask, key_padding_mask, batch, k.shape[1])
+    p = dropout_p if training else 0.0
+    shape = (batch, num_heads, length, k.shape[1])
+    mixed, weights = _attended(q, k, v, attn_mask, p, is_causal, need_weights, shape)
+    out = linear(
+        mixed.transpose(0, 1).reshape(length, batch, embed), out_proj_weight, out_proj_bias
+    )
+    if weights is not None:
+        weights = weights.reshape(shape)
+        if average_attn_weights:
+            weights = weights.mean(1)
+    if not batched:
+        out = out.squeeze(1)
+        weights = None if weights is None else weights.squeeze(0)
+    return out, weights
+
+
+def _check_sizes(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight):
+    embed = query.shape[2]
     if embed != embed_dim_to_check:
         raise AssertionError(
             f"was expecting embedding dimension of {embed_dim_to_check}, but got {embed}"
         )
-    size = embed // num_heads
-    if size * num_heads != embed:
+    if embed % num_heads:
         raise AssertionError(f"embed_dim {embed} not divisible by num_heads {num_heads}")
     if use_separate_proj_weight and key.shape[:2] != value.shape[:2]:
         raise AssertionError(
@@ -153,71 +190,52 @@ def multi_head_attention_forward(
         )
     if not use_separate_proj_weight and key.shape != value.shape:
         raise AssertionError(f"key shape {key.shape} does not match value shape {value.shape}")
-    q, k, v = _projected(
-        query, key, value, in_proj_weight, in_proj_bias, q_proj_weight, k_proj_weight,
-        v_proj_weight, use_separate_proj_weight,
-    )  # fmt: skip
-    attn_mask = _shaped(attn_mask, batch, num_heads, length, source)
+
+
+def _check_given(bias_k, bias_v, static_k, static_v, count, size):
+    # Keys and values that come instead of, or beside, the projected ones.
     if (bias_k is None) != (bias_v is None):
         given, missing = ("k", "v") if bias_v is None else ("v", "k")
         raise AssertionError(f"bias_{given} is set but bias_{missing} is None")
-    if bias_k is not None:
-        if static_k is not None or static_v is not None:
-            which = "key" if static_k is not None else "value"
-            raise AssertionError(f"bias cannot be added to static {which}.")
-        k = cat([k, bias_k.repeat(1, batch, 1)])
-        v = cat([v, bias_v.repeat(1, batch, 1)])
-        attn_mask, key_padding_mask = _widened(attn_mask), _widened(key_padding_mask)
-    q = _heads(q, batch * num_heads, size)
-    k = _heads(k, batch * num_heads, size) if static_k is None else static_k
-    v = _heads(v, batch * num_heads, size) if static_v is None else static_v
+    if bias_k is not None and (static_k is not None or static_v is not None):
+        which = "key" if static_k is not None else "value"
+        raise AssertionError(f"bias cannot be added to static {which}.")
     for name, given in (("k", static_k), ("v", static_v)):
         if given is None:
             continue
-        for d, n in ((0, batch * num_heads), (2, size)):
+        for d, n in ((0, count), (2, size)):
             if given.shape[d] != n:
                 raise AssertionError(
                     f"expecting static_{name}.size({d}) of {n}, but got {given.shape[d]}"
                 )
-    if add_zero_attn:
-        more = zeros(batch * num_heads, 1, size, dtype=k.dtype, device=k.device)
-        k, v = cat([k, more], 1), cat([v, more], 1)
-        attn_mask, key_padding_mask = _widened(attn_mask), _widened(key_padding_mask)
-    source = k.shape[1]
-    if key_padding_mask is not None:
-        if tuple(key_padding_mask.shape) != (batch, source):
-            raise AssertionError(
-                f"expecting key_padding_mask shape of {(batch, source)}, but got "
-                f"{tuple(key_padding_mask.shape)}"
-            )
-        whole = key_padding_mask.reshape(batch, 1, 1, source)
-        attn_mask = whole if attn_mask is None else attn_mask + whole
-    p = dropout_p if training else 0.0
-    weights = None
+
+
+def _with_padding(mask, padding, batch, source):
+    # The mask of the scores, with that of the keys.
+    if padding is None:
+        return mask
+    if tuple(padding.shape) != (batch, source):
+        raise AssertionError(
+            f"expecting key_padding_mask shape of {(batch, source)}, but got {tuple(padding.shape)}"
+        )
+    padding = padding.reshape(batch, 1, 1, source)
+    return padding if mask is None else mask + padding
+
+
+def _attended(q, k, v, mask, p, is_causal, need_weights, shape):
+    # The weighted values, (heads, length, size), and the weights where they are wanted.
+    size = q.shape[2]
     if need_weights:
         scores = (q * size**-0.5) @ k.transpose(-2, -1)
-        if attn_mask is not None:
-            four = (batch, num_heads, length, source)
-            scores = (scores.reshape(four) + attn_mask).reshape(scores.shape)
+        if mask is not None:
+            scores = (scores.reshape(shape) + mask).reshape(scores.shape)
         weights = scores.softmax(-1)
         if p > 0.0:
             weights = dropout(weights, p)
-        mixed = weights @ v
-    else:
-        split = [x.reshape(batch, num_heads, x.shape[1], size) for x in (q, k, v)]
-        mixed = attended(*split, attn_mask, p, is_causal, size**-0.5, ROWS_FIRST)
-        mixed = mixed.reshape(batch * num_heads, length, size)
-    out = linear(
-        mixed.transpose(0, 1).reshape(length, batch, embed), out_proj_weight, out_proj_bias
-    )
-    if weights is not None:
-        weights = weights.reshape(batch, num_heads, length, source)
-        if average_attn_weights:
-            weights = weights.mean(1)
-    if not batched:
-        out = out.squeeze(1)
-        weights = None if weights is None else weights.squeeze(0)
-    return out, weights
+        return weights @ v, weights
+    split = [x.reshape(*shape[:2], x.shape[1], size) for x in (q, k, v)]
+    mixed = attended(*split, mask, p, is_causal, size**-0.5, ROWS_FIRST)
+    return mixed.reshape(q.shape), None
 
 
 def _heads(x, count, size):

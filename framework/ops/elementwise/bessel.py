@@ -11,12 +11,13 @@ from typing import Any
 
 from ...dtypes import bool_
 from ...kernels.common.layout import contiguous, tiles
+from ...kernels.common.special_functions import special
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..indexing.where import where_select
 from ..registry import function, op
 from ..signatures import per_element, same, singles
-from .unary import between, special
+from .unary import between
 
 
 def _unary(name, rule, doc, samples=singles, *, ufunc):

@@ -8,7 +8,11 @@ from math import log
 import numpy as np
 
 from ...dtypes import bool_, float64
-from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
+from ...kernels.common.elementwise import same_shape_float32
+from ...kernels.common.special_functions import special
+from ...kernels.formula.functions import exp as exp_of
+from ...kernels.formula.functions import log as log_of
+from ...kernels.formula.functions import log1p_of_fraction
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
@@ -16,7 +20,7 @@ from ..indexing.where import where_select
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_shapes, pairs, per_element
 from .arithmetic import buffered, conjugate
-from .unary import LN2, special
+from .unary import LN2
 
 # Two operands
 
@@ -93,9 +97,10 @@ xlogy = _binary(
     samples=_nonzero_pairs, library=True, tensors=(),
 )  # fmt: skip
 
-elementwise_kernel(
-    xlogy, lambda curves: (curves.xlogy, ()), when=same_shape_float32, module="elementwise.special"
-)
+
+@xlogy.loop(when=same_shape_float32)
+def _(input, other):
+    return 0 if input == 0 and other == other else input * log_of(other)
 
 
 @xlogy.vjp("input")
@@ -130,12 +135,14 @@ logaddexp2 = _binary(
     samples=_tensor_pairs, inplace=False,
 )  # fmt: skip
 
-elementwise_kernel(
-    logaddexp,
-    lambda curves: (curves.logaddexp, ()),
-    when=same_shape_float32,
-    module="elementwise.special",
-)
+
+@logaddexp.loop(when=same_shape_float32)
+def _(input, other):
+    high = other if other > input else input
+    low = input if other > input else other
+    gap = 0 if low == high else low - high  # not inf - inf
+    found = high + log1p_of_fraction(exp_of(gap))
+    return input + other if input != input or other != other else found
 
 
 @logaddexp.vjp("input")

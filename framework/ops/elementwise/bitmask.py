@@ -120,9 +120,9 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
 
     def infer(input, **attributes):
         found = declared.infer(input, **attributes)
-        out, *scratch = found if isinstance(found, tuple) else (found,)
+        out = found if isinstance(found, Spec) else found[0]
         bitmask, work = bitmask_specs(input)
-        return out, bitmask, *scratch, work
+        return out, bitmask, *declared.workspace(found), work
 
     def kernel(xp, out, bitmask, *arrays, **attributes):
         *scratch, work, input = arrays
@@ -130,7 +130,8 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
         values, segment = out if of_result else input, ends(out.dtype, **attributes)
         fill_bitmask(xp, bitmask, work, values, *segment, nan_inside)
 
-    leading = ("xp", "out", "bitmask", *declared.scratch, "work", "input")
+    names = declared.workspace_names()
+    leading = ("xp", "out", "bitmask", *names, "work", "input")
     of_tensors = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in leading]
     keywords = [
         Parameter(n, Parameter.KEYWORD_ONLY, default=d) for n, d in declared.attributes.items()
@@ -140,7 +141,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
     kernel.__module__ = declared.plain.__module__
     made = op(
         name=name, infer=infer, returns=("out", "bitmask"),
-        scratch=(*declared.scratch, "work"), layout=contiguous, flops=declared.flops,
+        scratch=(*names, "work"), layout=contiguous, flops=declared.flops,
         samples=declared.samples, elementwise="bitmask",
     )(kernel)  # fmt: skip
     # in messages, and for who asks for values by their op

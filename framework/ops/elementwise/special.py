@@ -9,6 +9,7 @@ from math import log, pi
 from typing import Any
 
 from ...dtypes import FLOAT, INT, bool_, int32
+from ...kernels.common.special_functions import special
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.from_data import tensor
@@ -18,7 +19,7 @@ from ..registry import function, op
 from ..signatures import broadcast, pairs, per_element, same, singles
 from .bessel import over
 from .binary import _nonzero_pairs, float_power
-from .unary import between, exp2, log1p, special
+from .unary import between, exp2, log1p
 from .unary import polygamma as nth_digamma
 
 # Of one number

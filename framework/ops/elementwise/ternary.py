@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import COMPLEX, FLOAT, bool_
-from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
+from ...kernels.common.elementwise import same_shape_float32
 from ...spec import Spec
 from ..old_calls import old_call
 from ..registry import function, op
@@ -138,14 +138,15 @@ def lerp(xp, out, rest, share, late, input, end, weight):
     xp.add(end if from_end else input, rest, out=out)
 
 
-elementwise_kernel(
-    lerp,
-    lambda curves: (curves.lerp, ()),
-    when=lambda input, end, weight: (
-        isinstance(weight, Spec) and same_shape_float32(input, end, weight)
-    ),
-    module="elementwise.special",
-)
+def _of_arrays(input, end, weight):
+    return isinstance(weight, Spec) and same_shape_float32(input, end, weight)
+
+
+@lerp.loop(when=_of_arrays)
+def _(input, end, weight):
+    late = abs(weight) >= 0.5
+    share = weight - 1 if late else weight
+    return (end if late else input) + share * (end - input)
 
 
 @lerp.vjp("input")

@@ -6,14 +6,15 @@ Each keeps the smaller part for backward: the result where the derivative can be
 
 from __future__ import annotations
 
-from importlib import import_module
 from math import factorial, log, pi
 
 import numpy as np
 
 from ...dtypes import FLOAT, bool_, get_default_dtype
-from ...kernels.common.elementwise import elementwise_kernel
-from ...kernels.common.strided_ufuncs import negate
+from ...kernels.common.special_functions import special
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import erf as erf_of
+from ...kernels.formula.functions import exp as exp_of
 from ..autocast_policy import WIDE_ON_CUDA
 from ..indexing.where import where_select
 from ..registry import alias, function, op
@@ -21,15 +22,7 @@ from ..signatures import per_element, same, singles
 from .arithmetic import conjugate
 
 LN2, LN10 = log(2.0), log(10.0)
-
-
-def special(xp):
-    """Return the module of special functions for an array module."""
-    if xp is np:
-        return import_module("scipy.special")
-    if xp.__name__ == "cupy":
-        return import_module("cupyx.scipy.special")
-    return import_module("...devices.sim.backend", __package__).special()
+SQRT_PI = pi**0.5
 
 
 def between(low, high):
@@ -168,17 +161,15 @@ def _gradient_infer(grad, value):
 
 
 @op(name="_erf_backward", infer=_gradient_infer, flops=per_element(14), samples=_gradients)
-def erf_slope(xp, out, grad, input):
+@formula
+def erf_slope(grad, input):
     """``grad * 2 / sqrt(pi) * exp(-input ** 2)``."""
-    xp.multiply(input, input, out=out)
-    negate(xp, out, out)
-    xp.exp(out, out=out)
-    xp.multiply(out, 2 / pi**0.5, out=out)
-    xp.multiply(out, grad, out=out)
+    return exp_of(-(input * input)) * (2 / SQRT_PI) * grad
 
 
-elementwise_kernel(erf, lambda curves: (curves.erf, ()), module="elementwise.special")
-elementwise_kernel(erf_slope, lambda curves: (curves.erf_grad, ()), module="elementwise.special")
+@erf.loop()
+def _(input):
+    return erf_of(input)
 
 
 @erf_slope.vjp("grad")
@@ -251,40 +242,26 @@ def polygamma(n, input):
     return polygamma_of(input, n=n) if n else input.digamma()
 
 
-@op(
-    inplace="sigmoid_", infer=same, promote="float", flops=per_element(12), samples=singles,
-    elementwise=True,
-)  # fmt: skip
-def sigmoid(xp, out, input):
+@op(inplace="sigmoid_", infer=same, promote="float", flops=per_element(12), samples=singles)
+@formula
+def sigmoid(input):
     """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward.
 
     Where exp overflows the result is 0, which is right.
     """
-    negate(xp, input, out)
-    xp.exp(out, out=out)
-    xp.add(out, 1, out=out)
-    xp.reciprocal(out, out=out)
+    return 1 / (1 + exp_of(-input))
 
 
 @op(name="_sigmoid_backward", infer=_gradient_infer, flops=per_element(3), samples=_gradients)
-def sigmoid_slope(xp, out, grad, result):
-    """``grad * (1 - result) * result``; with complex numbers the slope's conjugate."""
-    xp.subtract(1, result, out=out)
-    xp.multiply(out, result, out=out)
-    if out.dtype.kind == "c":
-        xp.conjugate(out, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-elementwise_kernel(sigmoid, lambda curves: (curves.sigmoid, ()), module="elementwise.special")
-elementwise_kernel(
-    sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="elementwise.special"
-)
+@formula(fused=False)
+def sigmoid_slope(grad, result):
+    """``grad * (1 - result) * result``."""
+    return (1 - result) * result * grad
 
 
 @sigmoid.vjp("input")
 def _(g, out):
-    return sigmoid_slope(g, out)
+    return sigmoid_slope(g, conjugate(out))
 
 
 @sigmoid_slope.vjp("grad")
@@ -294,7 +271,7 @@ def _(g, result):
 
 @sigmoid_slope.vjp("result")
 def _(g, grad, result):
-    return conjugate(g) * grad * conjugate(1 - 2 * result)
+    return g * conjugate(grad * (1 - 2 * result))
 
 
 @op(name="_logit", infer=same, flops=per_element(12), samples=between(0.1, 0.9), elementwise=True)

@@ -366,39 +366,7 @@ def _check_offsets(offsets, count):
             )
 
 
-@function(public=False)
-def embedding_bag(
-    input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False,
-    mode="mean", sparse=False, per_sample_weights=None, include_last_offset=False,
-    padding_idx=None,
-):  # fmt: skip
-    """Compute embedding bags: the sum, mean or maximum of the rows of each bag.
-
-    Args:
-        input: (B, N) row numbers, one bag per line; or all bags one after the other, 1-D.
-        weight: (rows, features).
-        offsets: For 1-D ``input``: (B,), where each bag begins; the first is 0.
-        max_norm: Rows that are looked up are first shrunk, in place, to at most this norm.
-        norm_type: Which norm.
-        scale_grad_by_freq: Divide the gradient of each row by how often it occurs; not for "max".
-        mode: "sum", "mean" or "max".
-        sparse: The gradient of ``weight`` is a sparse tensor, with one entry for each entry of the
-            bags; not for "max".
-        per_sample_weights: Factors in the shape of ``input``, for mode "sum".
-        include_last_offset: ``offsets`` has one more element, the length of ``input``.
-        padding_idx: Entries with this row number do not count.
-
-    Returns:
-        Tensor (B, features); an empty bag is zero.
-
-    Raises:
-        ValueError: Shapes or arguments do not fit.
-        RuntimeError: An entry or offset is out of range (on the CPU).
-
-    Memory:
-        Keeps ``input``, ``offsets`` and ``per_sample_weights``; for the gradient of the last,
-        ``weight``; for "max" where the rows were that won. Never the rows.
-    """
+def _check_bags(input, weight, offsets, mode, scale_grad_by_freq, sparse, per_sample_weights):
     if per_sample_weights is not None and input.shape != per_sample_weights.shape:
         raise ValueError(
             f"embedding_bag: If per_sample_weights ({tuple(per_sample_weights.shape)}) is not "
@@ -435,6 +403,42 @@ def embedding_bag(
             f"embedding_bag: Expected tensor for argument 'indices' to have an integer dtype; got "
             f"{input.dtype}. Convert it with .to(lowtide.int64)."
         )
+
+
+@function(public=False)
+def embedding_bag(
+    input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False,
+    mode="mean", sparse=False, per_sample_weights=None, include_last_offset=False,
+    padding_idx=None,
+):  # fmt: skip
+    """Compute embedding bags: the sum, mean or maximum of the rows of each bag.
+
+    Args:
+        input: (B, N) row numbers, one bag per line; or all bags one after the other, 1-D.
+        weight: (rows, features).
+        offsets: For 1-D ``input``: (B,), where each bag begins; the first is 0.
+        max_norm: Rows that are looked up are first shrunk, in place, to at most this norm.
+        norm_type: Which norm.
+        scale_grad_by_freq: Divide the gradient of each row by how often it occurs; not for "max".
+        mode: "sum", "mean" or "max".
+        sparse: The gradient of ``weight`` is a sparse tensor, with one entry for each entry of the
+            bags; not for "max".
+        per_sample_weights: Factors in the shape of ``input``, for mode "sum".
+        include_last_offset: ``offsets`` has one more element, the length of ``input``.
+        padding_idx: Entries with this row number do not count.
+
+    Returns:
+        Tensor (B, features); an empty bag is zero.
+
+    Raises:
+        ValueError: Shapes or arguments do not fit.
+        RuntimeError: An entry or offset is out of range (on the CPU).
+
+    Memory:
+        Keeps ``input``, ``offsets`` and ``per_sample_weights``; for the gradient of the last,
+        ``weight``; for "max" where the rows were that won. Never the rows.
+    """
+    _check_bags(input, weight, offsets, mode, scale_grad_by_freq, sparse, per_sample_weights)
     rows = weight.shape[0]
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:

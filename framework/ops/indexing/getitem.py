@@ -83,7 +83,47 @@ def _parts(key):
 
 def _split_key(input, key):
     """Apply the basic parts of a key; return (view, index tensor per dim)."""
-    parts = []  # normalized: int, range, None, or (tensor, dims it takes)
+    shape = input._spec.shape
+    parts = _normalized(input, key)
+    basic, found = [], {}
+    d = 0  # dim of the input
+    place = 0  # dim of the view
+    for part in parts:
+        kind = part.__class__
+        if kind is int:
+            basic.append(in_range("", part, d, shape[d]))
+            d += 1
+        elif kind is slice:
+            start, stop, step = _basic_range(part, shape[d])
+            basic.append((start, stop, step))
+            d += 1
+            place += 1
+        elif part is None:
+            basic.append(None)
+            place += 1
+        elif kind is bool:
+            basic.append(None)
+            found[place] = tensor([0] if part else [], dtype=int64, device=input.device)
+            place += 1
+        else:
+            count = part.ndim if part.dtype.category == BOOL else 1
+            if part.dtype.category == BOOL and tuple(part.shape) != tuple(shape[d : d + count]):
+                first = next(k for k in range(count) if part.shape[k] != shape[d + k])
+                raise IndexError(
+                    f"The shape of the mask {list(part.shape)} at index {first} does not match "
+                    f"the shape of the indexed tensor {list(shape)} at index {d + first}. "
+                    "Compute the mask from that tensor, or index another dim."
+                )
+            found[place] = part
+            basic += [(0, n, 1) for n in shape[d : d + count]]
+            d += count
+            place += count
+    return _basic(input, basic), found
+
+
+def _normalized(input, key):
+    # A part for each dim of the input: int, slice or index tensor; and None and bools between them.
+    parts = []
     taken = 0
     dots = None
     for part in key:
@@ -130,40 +170,7 @@ def _split_key(input, key):
         dots = len(parts)
         parts.append(Ellipsis)
     parts[dots : dots + 1] = [slice(None)] * (len(shape) - taken)
-    basic, found = [], {}
-    d = 0  # dim of the input
-    place = 0  # dim of the view
-    for part in parts:
-        kind = part.__class__
-        if kind is int:
-            basic.append(in_range("", part, d, shape[d]))
-            d += 1
-        elif kind is slice:
-            start, stop, step = _basic_range(part, shape[d])
-            basic.append((start, stop, step))
-            d += 1
-            place += 1
-        elif part is None:
-            basic.append(None)
-            place += 1
-        elif kind is bool:
-            basic.append(None)
-            found[place] = tensor([0] if part else [], dtype=int64, device=input.device)
-            place += 1
-        else:
-            count = part.ndim if part.dtype.category == BOOL else 1
-            if part.dtype.category == BOOL and tuple(part.shape) != tuple(shape[d : d + count]):
-                first = next(k for k in range(count) if part.shape[k] != shape[d + k])
-                raise IndexError(
-                    f"The shape of the mask {list(part.shape)} at index {first} does not match "
-                    f"the shape of the indexed tensor {list(shape)} at index {d + first}. "
-                    "Compute the mask from that tensor, or index another dim."
-                )
-            found[place] = part
-            basic += [(0, n, 1) for n in shape[d : d + count]]
-            d += count
-            place += count
-    return _basic(input, basic), found
+    return parts
 
 
 def _basic(input, key):

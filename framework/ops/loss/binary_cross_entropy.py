@@ -10,10 +10,19 @@ import math
 from math import prod
 
 from ...dtypes import FLOAT, float32
-from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
+from ...kernels.common.elementwise import same_shape_float32
 from ...kernels.common.layout import contiguous, dense_or_repeated_scalar
 from ...kernels.common.schedule import parallel_rows
 from ...kernels.common.strided_ufuncs import negate
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import (
+    exp,
+    log,
+    log1p_of_fraction,
+    log_of_rest,
+    maximum,
+    minimum,
+)
 from ...modes import no_grad
 from ...spec import Spec
 from ..activation.gelu import softplus
@@ -31,31 +40,21 @@ def _check_floating(name, input, target):
         )
 
 
-def _pair_infer(input, target):
-    out = broadcast(input, target)
-    return out, out
-
-
 def _probabilities(make):
     for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
         yield (make(*shape, low=0.1, high=0.9), make(*shape, low=0.1, high=0.9)), {}
 
 
 @op(
-    name="_binary_cross_entropy", infer=_pair_infer, promote="arith", scratch=("work",),
-    flops=per_element(8), samples=_probabilities,
+    name="_binary_cross_entropy", infer=broadcast, promote="arith", flops=per_element(8),
+    samples=_probabilities,
 )  # fmt: skip
-def bce(xp, out, work, input, target):
+@formula(when=same_shape_float32)
+def bce(input, target):
     """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
-    negate(xp, input, work)
-    xp.log1p(work, out=work)
-    xp.maximum(work, -100.0, out=work)
-    xp.subtract(target, 1.0, out=out)
-    xp.multiply(out, work, out=out)
-    xp.log(input, out=work)
-    xp.maximum(work, -100.0, out=work)
-    xp.multiply(work, target, out=work)
-    xp.subtract(out, work, out=out)
+    high = maximum(log(input), -100)
+    low = maximum(log_of_rest(input), -100)
+    return (target - 1) * low - high * target
 
 
 def _arriving_probabilities(make):
@@ -65,25 +64,13 @@ def _arriving_probabilities(make):
 
 
 @op(
-    name="_binary_cross_entropy_backward", promote="arith",
-    infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy"),) * 2,
-    scratch=("work",), flops=per_element(6), samples=_arriving_probabilities,
+    name="_binary_cross_entropy_backward", infer=broadcast, promote="arith", flops=per_element(6),
+    samples=_arriving_probabilities,
 )  # fmt: skip
-def bce_slope(xp, out, work, grad, input, target):
+@formula(when=same_shape_float32)
+def bce_slope(grad, input, target):
     """``grad * (input - target) / ((1 - input) input)``, the divisor at least 1e-12."""
-    xp.subtract(1, input, out=work)
-    xp.multiply(work, input, out=work)
-    xp.maximum(work, 1e-12, out=work)
-    xp.subtract(input, target, out=out)
-    xp.true_divide(out, work, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
-    elementwise_kernel(
-        _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=same_shape_float32,
-        module="loss.elementwise",
-    )  # fmt: skip
+    return (input - target) / maximum((1 - input) * input, 1e-12) * grad
 
 
 @bce.vjp("input")
@@ -170,23 +157,18 @@ def _logits(make):
 
 
 @op(
-    name="_bce_with_logits", infer=_pair_infer, promote="arith", scratch=("work",),
-    flops=per_element(6), samples=_logits,
+    name="_bce_with_logits", infer=broadcast, promote="arith", flops=per_element(6),
+    samples=_logits,
 )  # fmt: skip
-def bce_logits(xp, out, work, input, target):
+@formula(when=same_shape_float32)
+def bce_logits(input, target):
     """``log(1 + exp(input)) - input * target``, without overflow.
 
     As ``(1 - target) input - min(input, 0) + log(1 + exp(-abs(input)))``: the logarithm comes last,
     since it would be rounded away beside a large input.
     """
-    xp.subtract(1, target, out=work)
-    xp.multiply(work, input, out=work)
-    xp.minimum(input, 0.0, out=out)
-    xp.subtract(work, out, out=out)
-    xp.abs(input, out=work)
-    negate(xp, work, work)
-    xp.logaddexp(work, 0.0, out=work)
-    xp.add(out, work, out=out)
+    line = (1 - target) * input - minimum(input, 0)
+    return line + log1p_of_fraction(exp(-abs(input)))
 
 
 def _three(make):
@@ -198,28 +180,10 @@ def _three(make):
     name="_bce_with_logits_backward", infer=broadcast, promote="arith", flops=per_element(6),
     samples=_three,
 )  # fmt: skip
-def bce_logits_slope(xp, out, grad, input, target):
+@formula(when=same_shape_float32)
+def bce_logits_slope(grad, input, target):
     """``grad * (sigmoid(input) - target)``."""
-    negate(xp, input, out)
-    xp.exp(out, out=out)
-    xp.add(out, 1, out=out)
-    xp.reciprocal(out, out=out)
-    xp.subtract(out, target, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-elementwise_kernel(
-    bce_logits,
-    lambda losses: (losses.bce_logits, ()),
-    when=same_shape_float32,
-    module="loss.elementwise",
-)
-elementwise_kernel(
-    bce_logits_slope,
-    lambda losses: (losses.bce_logits_grad, ()),
-    when=same_shape_float32,
-    module="loss.elementwise",
-)
+    return (1 / (1 + exp(-input)) - target) * grad
 
 
 @bce_logits.vjp("input")
@@ -328,7 +292,7 @@ def _by_class(*specs):
 
 
 def _run_weighted(name, out, *arrays):
-    from ...kernels.cpu.loss import elementwise as loops
+    from ...kernels.cpu.loss import bce_weighted as loops
 
     *others, weight = arrays
     cube = _cube(out.shape, weight.shape)

@@ -25,17 +25,17 @@ def fused_reduction(plain, *, when=same_shape_dtype):
     """Declare the fused sum of a loss op: ``(input, target, numbers..., divisor)``.
 
     Args:
-        plain: An op of two arrays; its scratch looks like its result.
-        when: Which specs its compiled loop is for: ``<name>_sums`` of
-            ``kernels/cpu/loss/elementwise.py``.
+        plain: An op of two arrays that is a formula.
+        when: Which specs its compiled loop is for.
     """
     declared = plain.op
     name = declared.name.strip("_")
-    count = len(declared.scratch)
+    names = declared.workspace_names()
+    count = len(names)
 
-    def infer(input, target, **_):
+    def infer(input, target, divisor, **attributes):
         tile = Spec((min(thresholds.tile_elements(input.on_host), input.numel),), input.dtype)
-        return input.like(()), tile, *[tile] * count
+        return input.like(()), tile, *declared.workspace(tile)
 
     def samples(make):
         for k, ((input, target), attributes) in enumerate(declared.samples(make)):
@@ -53,7 +53,7 @@ def fused_reduction(plain, *, when=same_shape_dtype):
             xp.add(out, xp.sum(losses), out=out)
         xp.divide(out, divisor, out=out)
 
-    leading = ("xp", "out", "tile", *declared.scratch, "input", "target")
+    leading = ("xp", "out", "tile", *names, "input", "target")
     keywords = [Parameter(n, Parameter.KEYWORD_ONLY) for n in (*declared.attributes, "divisor")]
     kernel.__signature__ = Signature(
         [*[Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in leading], *keywords]
@@ -61,20 +61,20 @@ def fused_reduction(plain, *, when=same_shape_dtype):
     kernel.__doc__ = f"The sum of what ``{name}`` gives, over ``divisor``."
     kernel.__module__ = declared.plain.__module__
     made = op(
-        name=f"_{name}_total", infer=infer, promote="arith", scratch=("tile", *declared.scratch),
+        name=f"_{name}_total", infer=infer, promote="arith", scratch=("tile", *names),
         flops=declared.flops, samples=samples, layout=contiguous,
     )(kernel)  # fmt: skip
     made.op.display_name = declared.display_name
 
     @made.kernel("cpu", when=when, layout=contiguous, scratch=False)
     def _(xp, out, *arrays, divisor, **attributes):
-        from ...kernels.cpu.loss import elementwise as losses
+        from ...kernels.cpu.support.tile_sum import TILE
 
         x, y = (a.reshape(-1) for a in arrays[count + 1 :])
-        count_of_tiles = -(-x.size // losses.TILE)
+        count_of_tiles = -(-x.size // TILE)
         sums = np.empty(count_of_tiles, np.float64)
-        run = getattr(losses, f"{name}_sums")
-        numbers = attributes.values()
+        variant = declared.formula.variant(attributes)
+        run, numbers = variant.sums, variant.numbers(attributes)
         threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, count_of_tiles)
         out[...] = sums.sum() / divisor
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import warnings
 
-from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import contiguous, same_shape_dtype
 from ...kernels.cuda import bitmask as on_gpu
 from ...kernels.cuda.kernel import is_float
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import maximum, minimum
 from ...spec import Spec
 from ..elementwise.bitmask import (
     bitmask_specs,
@@ -57,11 +58,6 @@ def _error_infer(input, target, **_):
     return broadcast(input, target)
 
 
-def _bent_infer(input, target, **_):
-    out = broadcast(input, target)
-    return out, out
-
-
 def _differing(make):
     for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
         yield (make(*shape), make(*shape)), {}
@@ -90,10 +86,11 @@ def _arriving_bends(make):
     name="_squared_error", infer=_error_infer, promote="arith", flops=per_element(2),
     samples=_differing,
 )  # fmt: skip
-def squared_error(xp, out, input, target):
+@formula(fused=False, when=same_shape_dtype)
+def squared_error(input, target):
     """``(input - target) ** 2``."""
-    xp.subtract(input, target, out=out)
-    xp.multiply(out, out, out=out)
+    d = input - target
+    return d * d
 
 
 @op(
@@ -106,23 +103,17 @@ def absolute_error(xp, out, input, target):
     xp.absolute(out, out=out)
 
 
-@op(
-    name="_bent_error", infer=_bent_infer, promote="arith", scratch=("half",), flops=per_element(6),
-    samples=_bends,
-)  # fmt: skip
-def bent_error(xp, out, half, input, target, *, bend, slope):
+@op(name="_bent_error", infer=_error_infer, promote="arith", flops=per_element(6), samples=_bends)
+@formula(fused=False, when=same_shape_dtype)
+def bent_error(input, target, *, bend, slope):
     """Huber-like error: quadratic below ``bend``, then linear with slope ``slope``.
 
     With ``h`` half the difference or half of ``bend``, the smaller, it is
     ``2 slope / bend * (difference - h) * h`` on both sides.
     """
-    xp.subtract(input, target, out=out)
-    xp.absolute(out, out=out)
-    xp.multiply(out, 0.5, out=half)
-    xp.minimum(half, 0.5 * bend, out=half)
-    xp.subtract(out, half, out=out)
-    xp.multiply(out, half, out=out)
-    xp.multiply(out, 2 * slope / bend, out=out)
+    d = abs(input - target)
+    h = minimum(d * 0.5, 0.5 * bend)
+    return (d - h) * h * (2 * slope / bend)
 
 
 # The gradients in ``input``; those in ``target`` are the same with the other sign.
@@ -132,34 +123,21 @@ def bent_error(xp, out, half, input, target, *, bend, slope):
     name="_squared_error_backward", infer=broadcast, promote="arith", flops=per_element(3),
     samples=_arriving,
 )  # fmt: skip
-def squared_slope(xp, out, grad, input, target):
+@formula(fused=False, when=same_shape_dtype)
+def squared_slope(grad, input, target):
     """``grad * 2 (input - target)``."""
-    xp.subtract(input, target, out=out)
-    xp.multiply(out, 2, out=out)
-    xp.multiply(out, grad, out=out)
+    return (input - target) * 2 * grad
 
 
 @op(
     name="_bent_error_backward", infer=broadcast, promote="arith", flops=per_element(5),
     samples=_arriving_bends,
 )  # fmt: skip
-def bent_slope(xp, out, grad, input, target, *, bend, slope):
+@formula(fused=False, when=same_shape_dtype)
+def bent_slope(grad, input, target, *, bend, slope):
     """Backward of bent_error: ``grad`` times its derivative."""
-    xp.subtract(input, target, out=out)
-    xp.multiply(out, slope / bend, out=out)
-    xp.maximum(out, -slope, out=out)
-    xp.minimum(out, slope, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-for _op, _name in (
-    (squared_error, "squared_error"), (squared_slope, "squared_error_grad"),
-    (bent_error, "bent_error"), (bent_slope, "bent_error_grad"),
-):  # fmt: skip
-    elementwise_kernel(
-        _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
-        when=same_shape_dtype, module="loss.elementwise",
-    )  # fmt: skip
+    v = (input - target) * (slope / bend)
+    return minimum(maximum(v, -slope), slope) * grad
 
 
 squared_total, bent_total = fused_reduction(squared_error), fused_reduction(bent_error)

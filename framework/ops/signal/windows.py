@@ -12,10 +12,10 @@ from typing import Any
 
 from ...devices import backend
 from ...dtypes import FLOAT, get_default_dtype
+from ...kernels.common.special_functions import special
 from ...tensor import Tensor
 from ..creation.factory import dtype_of, need_strided, put, target
 from ..creation.ranges import _ramp
-from ..elementwise.unary import special
 from ..registry import function
 
 

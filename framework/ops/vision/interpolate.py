@@ -229,6 +229,30 @@ def _sizes(input, size, scale_factor, recompute, mode):
     return sizes, (None,) * nd if recompute or mode == "area" else factors
 
 
+def _check_resize(input, sizes, mode, align_corners, antialias):
+    if mode in ("nearest", "area", "nearest-exact") and align_corners is not None:
+        raise ValueError(
+            "align_corners option can only be set with the interpolating modes: linear | "
+            "bilinear | bicubic | trilinear"
+        )
+    if antialias and not (mode in ("bilinear", "bicubic") and input.ndim == 4):
+        raise ValueError(
+            "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D "
+            "tensor as input"
+        )
+    if input.ndim not in (3, 4, 5) or (mode != "area" and mode not in _KINDS):
+        raise NotImplementedError(
+            "Input Error: Only 3D, 4D and 5D input Tensors supported (got "
+            f"{input.ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | "
+            f"area | nearest-exact (got {mode})"
+        )
+    if min(sizes) < 1 or 0 in input.shape[1:]:
+        raise RuntimeError(
+            "Input and output sizes should be greater than 0, but got input "
+            f"{list(input.shape)} and output size {list(sizes)}."
+        )
+
+
 @function(public=False)
 def interpolate(
     input, size=None, scale_factor=None, mode="nearest", align_corners=None,
@@ -259,28 +283,8 @@ def interpolate(
     Memory:
         Keeps nothing.
     """
-    if mode in ("nearest", "area", "nearest-exact") and align_corners is not None:
-        raise ValueError(
-            "align_corners option can only be set with the interpolating modes: linear | "
-            "bilinear | bicubic | trilinear"
-        )
     sizes, scales = _sizes(input, size, scale_factor, recompute_scale_factor, mode)
-    if antialias and not (mode in ("bilinear", "bicubic") and input.ndim == 4):
-        raise ValueError(
-            "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D "
-            "tensor as input"
-        )
-    if input.ndim not in (3, 4, 5) or (mode != "area" and mode not in _KINDS):
-        raise NotImplementedError(
-            "Input Error: Only 3D, 4D and 5D input Tensors supported (got "
-            f"{input.ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | "
-            f"area | nearest-exact (got {mode})"
-        )
-    if min(sizes) < 1 or 0 in input.shape[1:]:
-        raise RuntimeError(
-            "Input and output sizes should be greater than 0, but got input "
-            f"{list(input.shape)} and output size {list(sizes)}."
-        )
+    _check_resize(input, sizes, mode, align_corners, antialias)
     if mode == "area":
         pool = (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[input.ndim - 3]
         return pool(input, sizes)

@@ -28,7 +28,10 @@ def test_what_is_missing_is_compiled_once(tmp_path, monkeypatch):
     monkeypatch.setattr(ahead, "KERNELS", "\n".join(few) + "\n")
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))  # for the processes that compile
     monkeypatch.setattr(cache_folder, "BASE", str(tmp_path))
-    assert ahead.compile_all(jobs=2)[0] == 2
+    told = []
+    assert ahead.compile_all(2, lambda *news: told.append(news))[0] == 2
+    assert [news[:2] for news in told] == [(0, 2), (1, 2), (2, 2)]
+    assert {name for *_, name in told} == {"", "add_rows", "run"}
     assert ahead.missing() == []
     assert ahead.compile_all()[0] == 0
 

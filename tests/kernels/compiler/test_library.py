@@ -157,14 +157,14 @@ STALE = """
 import sys
 from pathlib import Path
 import numpy as np
-from lowtide.framework.kernels.cpu.activation import smooth
+from lowtide.framework.ops.registry import OPS
 if len(sys.argv) > 1:  # an upgrade, while the process runs
     from lowtide.framework.kernels.cpu.support import vector_math
     source = Path(vector_math.__file__)
     source.write_text(source.read_text().replace(*sys.argv[1:]))
 x = np.ones(64, np.float32)
 out = np.empty_like(x)
-smooth.silu(out, x)
+OPS["silu"].formula.variant({}).loop(out, x)
 print(out[0])
 """
 
@@ -377,9 +377,27 @@ def test_a_notice_says_why_nothing_is_kept(capsys, monkeypatch):
     monkeypatch.setattr(notices, "_begun", [])
     monkeypatch.setattr(notices.atexit, "register", lambda function: None)
     cache_folder.BASE = ""  # the fixture puts it back
-    notices.begin()
-    notices.begin()
+    notices.begin("one")
+    notices.begin("two")
     assert capsys.readouterr().err == (
         "lowtide: compiling kernels for this processor "
         "(not kept: no home directory is known; set LOWTIDE_CACHE_DIR)\n"
     )
+
+
+def test_every_few_seconds_a_notice_names_the_kernel(capsys, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(notices, "_seconds", [])
+    monkeypatch.setattr(notices, "_begun", [])
+    monkeypatch.setattr(notices.atexit, "register", lambda function: None)
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now)
+    for k in range(7):
+        notices.begin(f"kernel_{k}")
+        notices.add(1.5)
+        now += 1.5
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first.startswith("lowtide: compiling kernels for this processor")
+    assert more == [
+        "lowtide: compiling kernel_3, kernel 4 of this process",
+        "lowtide: compiling kernel_6, kernel 7 of this process",
+    ]

@@ -136,7 +136,7 @@ class Kernel:
 
     def _compile(self, wanted: str) -> Any:
         start = time.perf_counter()
-        notices.begin()
+        notices.begin(self.__name__.strip("_"))
         with _watched(f"compiling {self.__name__}"), _compilation():
             from .translate import CannotTranslate, LinkError, make
 

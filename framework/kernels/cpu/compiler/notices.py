@@ -1,5 +1,6 @@
-"""What the standard error is told of compilations: that one begins, and how long all took.
+"""What the standard error is told of compilations.
 
+That there is a first one, every few seconds which one it is, and at the end how long all took.
 A notice never stops a program: without a standard error, or with one that is full or closed,
 nothing is told.
 """
@@ -9,24 +10,35 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 
 from . import library
+
+EVERY = 4.0  # seconds between two notices, so that whoever waits sees what for
 
 _seconds: list[float] = []  # of each kernel that this process compiled
 
 
-def begin() -> None:
-    """Say, before the first compilation, that kernels are compiled and where they are kept."""
-    if _seconds or _begun:
+def begin(name: str) -> None:
+    """Say, before a compilation, that kernels are compiled, and where they are kept.
+
+    Before the first one, and then with the kernel's name if the last notice was ``EVERY`` seconds
+    ago.
+    """
+    now = time.monotonic()
+    if _begun:
+        if now - _begun[-1] >= EVERY:
+            _begun[:] = [now]
+            _tell(f"lowtide: compiling {name}, kernel {len(_seconds) + 1} of this process\n")
         return
-    _begun.append(None)
+    _begun.append(now)
     why = library.problem() if library.supported() else "this system has no libraries of kernels"
     kept = f"not kept: {why}" if why else f"kept in {library.folder()}"
     _tell(f"lowtide: compiling kernels for this processor ({kept})\n")
     atexit.register(_report)
 
 
-_begun: list[None] = []  # an item once a compilation has begun
+_begun: list[float] = []  # when the last notice was given
 
 
 def add(seconds: float) -> None:

@@ -5,18 +5,8 @@ Each line: module, function, signature, what its floating-point arithmetic may d
 """
 
 KERNELS = """\
-activation.smooth elu f4:1C,f4:1C,f8,f8,f8 contract
-activation.smooth elu_grad f4:1C,f4:1C,f4:1C,f8,f8,f8 contract
-activation.smooth gelu f4:1C,f4:1C contract
-activation.smooth gelu_grad f4:1C,f4:1C,f4:1C contract
-activation.smooth gelu_tanh f4:1C,f4:1C contract
-activation.smooth gelu_tanh_grad f4:1C,f4:1C,f4:1C contract
-activation.smooth glu f4:2C,f4:3C contract
-activation.smooth glu_grad f4:3C,f4:2C,f4:3C contract
-activation.smooth silu f4:1C,f4:1C contract
-activation.smooth silu_grad f4:1C,f4:1C,f4:1C contract
-activation.smooth softplus f4:1C,f4:1C,f8,f8 contract
-activation.smooth softplus_grad f4:1C,f4:1C,f4:1C,f8,f8 contract
+activation.glu glu f4:2C,f4:3C contract
+activation.glu glu_grad f4:3C,f4:2C,f4:3C contract
 attention log_softmax f4:2C,f4:2C contract
 attention log_softmax_grad f4:2C,f4:2C,f4:2C contract
 attention softmax f4:2C,f4:2C contract
@@ -38,8 +28,6 @@ elementwise.bitmask limit i8,i8,f4:1C,u1:1C,f4:1C,f8,f8,f8,f8 -
 elementwise.bitmask relu i8,i8,f4:1C,u1:1C,f4:1C -
 elementwise.bitmask signs i8,i8,f4:1C,f4:1C,u1:1C,u1:1C -
 elementwise.copy _move u4:3A,u4:3Ar -
-elementwise.special sigmoid f4:1C,f4:1C contract
-elementwise.special sigmoid_grad f4:1C,f4:1C,f4:1C -
 indexing add f4:1C,f4:1C,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C -
 indexing add f4:1C,f4:1Cr,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C -
 indexing choose u4:1C,u1:1Cr,u4:1Cr,u4:1Cr,i8x4,i8x4,i8x4,i8x4,i8x4,b1 -
@@ -50,12 +38,24 @@ loss.cross_entropy picked f4:3C,f4:2C,i8:2C,f4:2C,i8 -
 loss.cross_entropy picked_grad f4:3C,f4:2C,i8:2C,f4:2C,i8 -
 loss.cross_entropy rows f4:2C,f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
 loss.cross_entropy rows_grad f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
-loss.elementwise bce_logits_grad f4:1C,f4:1C,f4:1C,f4:1C contract
-loss.elementwise bce_with_logits_sums i8,i8,f8:1C,f4:1C,f4:1C -
-loss.elementwise bent_error_grad f4:1C,f4:1C,f4:1C,f4:1C,f8,f8 -
-loss.elementwise bent_error_sums i8,i8,f8:1C,f4:1C,f4:1C,f8,f8 -
-loss.elementwise squared_error_grad f4:1C,f4:1C,f4:1C,f4:1C -
-loss.elementwise squared_error_sums i8,i8,f8:1C,f4:1C,f4:1C -
+lowtide.framework.ops.activation.elu elu_slope f4:1C,f4:1C,f4:1C,f8,f8,f8 contract
+lowtide.framework.ops.activation.elu scaled_elu f4:1C,f4:1C,f8,f8,f8 contract
+lowtide.framework.ops.activation.gelu gelu[0] f4:1C,f4:1C contract
+lowtide.framework.ops.activation.gelu gelu[1] f4:1C,f4:1C contract
+lowtide.framework.ops.activation.gelu gelu_slope[0] f4:1C,f4:1C,f4:1C contract
+lowtide.framework.ops.activation.gelu gelu_slope[1] f4:1C,f4:1C,f4:1C contract
+lowtide.framework.ops.activation.gelu silu_of f4:1C,f4:1C contract
+lowtide.framework.ops.activation.gelu silu_slope f4:1C,f4:1C,f4:1C contract
+lowtide.framework.ops.activation.gelu softplus f4:1C,f4:1C,f8,f8 contract
+lowtide.framework.ops.activation.gelu softplus_slope f4:1C,f4:1C,f4:1C,f8,f8 contract
+lowtide.framework.ops.elementwise.unary sigmoid f4:1C,f4:1C contract
+lowtide.framework.ops.elementwise.unary sigmoid_slope f4:1C,f4:1C,f4:1C -
+lowtide.framework.ops.loss.binary_cross_entropy bce_logits_slope f4:1C,f4:1C,f4:1C,f4:1C contract
+lowtide.framework.ops.loss.binary_cross_entropy sums:bce_logits i8,i8,f8:1C,f4:1C,f4:1C -
+lowtide.framework.ops.loss.regression bent_slope f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f8 -
+lowtide.framework.ops.loss.regression squared_slope f4:1C,f4:1C,f4:1C,f4:1C -
+lowtide.framework.ops.loss.regression sums:bent_error i8,i8,f8:1C,f4:1C,f4:1C,f8,f8 -
+lowtide.framework.ops.loss.regression sums:squared_error i8,i8,f8:1C,f4:1C,f4:1C -
 normalization.batch_norm _batch_norm f4:3C,f4:1C,f4:1C,f4:1C,f4:3C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
 normalization.batch_norm _batch_norm_grad f4:3C,f4:1C,f4:1C,f4:3C,f4:3C,f4:1C,f4:1C,f4:1C,i8,i8 contract+reassoc
 normalization.batch_norm _group_norm f4:4C,f4:2C,f4:2C,f4:4C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc

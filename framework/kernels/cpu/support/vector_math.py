@@ -151,6 +151,14 @@ def log32(x: Any) -> Any:
 
 
 @inlined
+def log_of_rest32(x: Any) -> Any:
+    """``log(1 - x)`` of a float32 in [0, 1], with what rounding takes from the difference."""
+    rest = _ONE - x
+    lost = (_ONE - rest) - x
+    return log32(rest) + (lost / rest if rest > _ZERO else _ZERO)
+
+
+@inlined
 def tail32(a: Any, density: Any) -> Any:
     """``1 - Phi(a)`` for ``a >= 0``, given ``exp(-a^2 / 2)``."""
     t = _ONE / (_ONE + _TAIL * a)
@@ -164,6 +172,25 @@ def tail32(a: Any, density: Any) -> Any:
     r = r * t + _R1
     r = r * t + _R0
     return r * t * density
+
+
+@inlined
+def normal_cdf32(x: Any, e: Any) -> Any:
+    """The share of a standard normal distribution below a float32, given ``exp(-x^2 / 2)``."""
+    rest = tail32(abs(x), e)
+    return rest if x < _ZERO else _ONE - rest
+
+
+@inlined
+def lesser(x: Any, number: Any) -> Any:
+    """The lesser of x and a number; NaN if x is NaN."""
+    return number if x > number else x
+
+
+@inlined
+def greater(x: Any, number: Any) -> Any:
+    """The greater of x and a number; NaN if x is NaN."""
+    return number if x < number else x
 
 
 @inlined

@@ -1,0 +1,184 @@
+"""Formulas: scalar functions that are ops of arrays on every device.
+
+    @op(name="silu", infer=floating("silu"), flops=per_element(13), samples=singles)
+    @formula
+    def silu_of(input):
+        '''Apply ``input * sigmoid(input)``. Keeps ``input`` for backward.'''
+        return input / (1 + exp(-input))
+
+The function says how one element is computed, and is the only place that does. It is read when it
+first runs (``reader.py`` says what it may hold), and printed as calls of NumPy (``numpy_calls.py``)
+and as a loop (``loop.py``), which Numba compiles for the CPU and which is printed as CUDA C++.
+Called with floats, it is itself: tests compare the others with that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, overload
+
+from ...dtypes import bool_
+from ...spec import Spec
+from ..common.elementwise import vectorized
+from .loop import Loop, compiled_loop, summing_loop
+from .numpy_calls import Calls, numpy_function
+from .reader import Reader
+
+FORMULAS: dict[str, Formula] = {}  # all that are declared, by module and name
+
+
+class Formula:
+    """A formula, and what is printed of it.
+
+    Args:
+        function: The scalar function.
+        name: What it is called in messages and files; unique in its module.
+        fused: In compiled loops, a product and a sum may round once.
+        when: Called with the specs and attributes: whether a call is worth a compiled loop.
+
+    Attributes:
+        plain: The kernel of the op that runs NumPy: ``plain(xp, out, *buffers, *inputs,
+            **attributes)``.
+        over_input: Set by an op that has an in-place twin: ``out`` may be the first input.
+    """
+
+    def __init__(self, function: Any, name: str, fused: bool, when: Callable[..., bool]) -> None:
+        self.function, self.name, self.fused, self.when = function, name, fused, when
+        self.module: str = function.__module__
+        file = function.__code__.co_filename
+        linecache.checkcache(file)
+        self._file_lines = linecache.getlines(file)  # now: later it may be replaced
+        FORMULAS[f"{self.module} {name}"] = self
+        self.over_input = False
+        self.plain = self._plain_kernel()
+        self._variants: dict[tuple[bool, ...], Variant] = {}
+
+    def __call__(self, *elements: float, **numbers: Any) -> float:
+        """Compute one element."""
+        found: float = self.function(*elements, **numbers)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<formula {self.name}>"
+
+    def _plain_kernel(self) -> Any:
+        def plain(xp: Any, out: Any, *arrays: Any, **attributes: Any) -> None:
+            variant = self.variant(attributes)
+            variant.numpy(xp, out, *arrays, *variant.numbers(attributes))
+
+        kernel: Any = plain
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        leading = [inspect.Parameter(name, kind) for name in ("xp", "out")]
+        own = inspect.signature(self.function).parameters.values()
+        kernel.__signature__ = inspect.Signature([*leading, *own])
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            setattr(kernel, name, getattr(self.function, name))
+        return kernel
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What the function holds. Raises NoFormula."""
+        return Reader(self.function, self._file_lines)
+
+    @cached_property
+    def _outcome(self) -> Callable[..., tuple[bool, ...]]:
+        return self._of_attributes([f"bool({t})" for t in self.reader.tests])
+
+    def _of_attributes(self, texts: list[str]) -> Callable[..., tuple[Any, ...]]:
+        # A function of the attributes that returns the values of some expressions.
+        names = ", ".join(self.reader.attributes)
+        text = f"lambda {names}: ({''.join(f'{t}, ' for t in texts)})"
+        found: Callable[..., tuple[Any, ...]] = eval(text, self.function.__globals__)
+        return found
+
+    def variant(self, attributes: dict[str, Any]) -> Variant:
+        """Return what is printed for the attributes of a call."""
+        return self.variant_of(self._outcome(**attributes) if attributes else ())
+
+    def variant_of(self, outcome: tuple[bool, ...]) -> Variant:
+        """Return what is printed for an outcome of the tests."""
+        found = self._variants.get(outcome)
+        return found or self._variants.setdefault(outcome, Variant(self, outcome))
+
+    def loop_of(self, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
+        """Return the compiled loop for the attributes of a call, and the numbers that it takes."""
+        variant = self.variant(attributes)
+        return variant.loop, variant.numbers(attributes)
+
+    def scratch(self, out: Spec, attributes: dict[str, Any]) -> tuple[Spec, ...]:
+        """Return the specs of the buffers that the plain kernel wants, for a spec of its result."""
+        kinds = self.variant(attributes).calls.buffers
+        return tuple(out.like(dtype=bool_) if kind == "bool" else out for kind in kinds)
+
+
+class Variant:
+    """A formula for one outcome of the tests of its numbers.
+
+    Attributes:
+        name: The formula's, and the outcome: ``gelu`` or ``gelu[1]``.
+    """
+
+    def __init__(self, formula: Formula, outcome: tuple[bool, ...]) -> None:
+        reader = formula.reader
+        self.formula = formula
+        self.steps = reader.steps(outcome)
+        texts = list(reader.numbers)
+        self.count = len(texts)
+        self._numbers = formula._of_attributes([f"float({t})" for t in texts])
+        self.name = formula.name
+        if outcome:
+            self.name += f"[{''.join('01'[v] for v in outcome)}]"
+
+    def numbers(self, attributes: dict[str, Any]) -> tuple[float, ...]:
+        """Return the numbers of a call."""
+        return self._numbers(**attributes) if self.count else ()
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The calls of NumPy."""
+        formula = self.formula
+        return Calls(
+            formula.name, formula.reader.elements, self.count, self.steps, formula.over_input
+        )
+
+    @cached_property
+    def numpy(self) -> Any:
+        """``numpy(xp, out, *buffers, *inputs, *numbers)``."""
+        return numpy_function(self.calls, self.formula.module, self.name)
+
+    @cached_property
+    def loop(self) -> Any:
+        """``loop(out, *inputs, *numbers)`` of flat arrays of one dtype."""
+        formula = self.formula
+        name = self.name.replace("[", "_").rstrip("]")
+        loop = Loop(name, formula.reader.elements, self.count, self.steps)
+        return compiled_loop(loop, formula.module, self.name, formula.fused)
+
+    @cached_property
+    def sums(self) -> Any:
+        """``sums(first tile, last tile, out, *inputs, *numbers)``: see ``loop.summing_loop``."""
+        return summing_loop(self.loop, self.formula.reader.elements, self.count)
+
+
+@overload
+def formula(function: Callable[..., Any]) -> Formula: ...
+@overload
+def formula(
+    *, fused: bool = True, when: Callable[..., bool] = vectorized
+) -> Callable[[Callable[..., Any]], Formula]: ...
+def formula(function: Any = None, *, fused: bool = True, when: Any = vectorized) -> Any:
+    """Make a scalar function a formula; the arguments are those of :class:`Formula`."""
+    if function is None:
+        return partial(formula, fused=fused, when=when)
+    return Formula(function, function.__name__, fused, when)
+
+
+def loop_named(module: str, name: str) -> Any:
+    """Return the compiled loop of a variant, by the formula's module and the variant's name."""
+    kind, name = name.split(":") if ":" in name else ("", name)
+    name, _, outcome = name.rstrip("]").partition("[")
+    found = FORMULAS[f"{module} {name}"].variant_of(tuple(v == "1" for v in outcome))
+    return found.sums if kind == "sums" else found.loop

@@ -1,0 +1,168 @@
+"""Printing a formula as a loop over flat arrays, which Numba compiles and CUDA C++ is printed from.
+
+The loop takes the result, the inputs and the numbers of the call:
+
+    def silu_backward(out, grad, x):
+        kind = out.dtype.type
+        c1 = kind(1)
+        if grad.size == 1:
+            grad_0 = grad[0]
+            for i in range(out.size):
+                x_i = x[i]
+                s_1 = c1 / (c1 + exp32(-x_i))
+                out[i] = grad_0 * s_1 * (c1 + x_i * (c1 - s_1))
+        else:
+            ...
+
+A gradient that arrives from a mean or a sum is one number repeated. Then the array ``grad`` has one
+element, and the first of two loops runs.
+"""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+import numpy as np
+
+from .functions import TABLE
+from .reader import Apply, Constant, Element, Local, Number, Steps
+
+#: The number of a call, as the loop takes it, and as it computes with it.
+GIVEN, CONVERTED = "n{}", "number_{}"
+_BINDING = {"choose": 0, "|": 1, "&": 2, "not": 4, "+": 6, "-": 6, "*": 7, "/": 7, "neg": 8}
+_COMPARED, _ATOM = 5, 9
+
+
+class Loop:
+    """The text of a loop.
+
+    Args:
+        name: Of the function.
+        elements: Names of the inputs.
+        count: How many numbers it takes.
+        steps: What it computes.
+    """
+
+    def __init__(self, name: str, elements: list[str], count: int, steps: Steps) -> None:
+        self.name, self.elements, self.count, self.steps = name, elements, count, steps
+        self.constants: dict[str, str] = {}
+        self.functions: set[str] = set()
+        self.used: set[int] = set()  # numbers that these steps use
+
+    def text(self) -> str:
+        """Return the function's source."""
+        repeated = self.elements[0] == "grad"
+        lines = self._body("        " if not repeated else "            ")
+        numbers = [GIVEN.format(k) for k in range(self.count)]
+        head = [f"def {self.name}({', '.join(['out', *self.elements, *numbers])}):"]
+        head.append("    kind = out.dtype.type")
+        head += [f"    {name} = kind({text})" for text, name in self.constants.items()]
+        head += [f"    {CONVERTED.format(k)} = kind({GIVEN.format(k)})" for k in sorted(self.used)]
+        if not repeated:
+            return "\n".join([*head, *self._walk("    ", self.elements, lines), ""])
+        rest = [e for e in self.elements if e != "grad"]
+        return "\n".join([
+            *head, "    if grad.size == 1:", "        grad_i = grad[0]",
+            *self._walk("        ", rest, lines), "    else:",
+            *self._walk("        ", self.elements, lines), "",
+        ])  # fmt: skip
+
+    def _walk(self, tab: str, elements: list[str], lines: list[str]) -> list[str]:
+        read = [f"{tab}    {e}_i = {e}[i]" for e in elements]
+        return [f"{tab}for i in range(out.size):", *read, *lines]
+
+    def _body(self, tab: str) -> list[str]:
+        lines = [f"{tab}{n} = {self.expression(v)[0]}" for n, v in self.steps.assignments]
+        return [*lines, f"{tab}out[i] = {self.expression(self.steps.result)[0]}"]
+
+    def expression(self, value: Any) -> tuple[str, int]:
+        """Return the text of an expression, and how tightly it binds."""
+        if isinstance(value, Element):
+            return f"{value.name}_i", _ATOM
+        if isinstance(value, Local):
+            return value.name, _ATOM
+        if isinstance(value, Constant):
+            text = repr(value.value)
+            return self.constants.setdefault(text, f"c{len(self.constants)}"), _ATOM
+        if isinstance(value, Number):
+            self.used.add(value.index)
+            return CONVERTED.format(value.index), _ATOM
+        return self._applied(value)
+
+    def _applied(self, value: Apply) -> tuple[str, int]:
+        what = value.what
+        if what in TABLE:
+            name = TABLE[what].loop or what
+            self.functions.add(name)
+            return f"{name}({', '.join(self.expression(v)[0] for v in value.operands)})", _ATOM
+        binding = _BINDING.get(what, _COMPARED)
+        if what == "choose":
+            test, yes, no = (self._inside(v, binding + 1) for v in value.operands)
+            return f"{yes} if {test} else {no}", binding
+        if what in ("neg", "not"):
+            sign = "-" if what == "neg" else "not "
+            return f"{sign}{self._inside(value.operands[0], binding)}", binding
+        if what in "&|":  # of comparisons, which bind less: each in parentheses
+            left, right = (self._inside(v, _ATOM) for v in value.operands)
+            return f"{left} {what} {right}", binding
+        left, right = value.operands
+        return f"{self._inside(left, binding)} {what} {self._inside(right, binding + 1)}", binding
+
+    def _inside(self, value: Any, least: int) -> str:
+        text, binding = self.expression(value)
+        return text if binding >= least else f"({text})"
+
+
+def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
+    """Return a kernel that sums what a loop gives, without an array of it.
+
+    It takes (first tile, last tile, sums, inputs, numbers) of flat arrays and writes a float64 sum
+    for each tile of ``tile_sum.TILE`` elements.
+    """
+    from ..cpu.support import jit, tile_sum
+
+    function = loop.py_func
+    numbers = [GIVEN.format(k) for k in range(count)]
+    here = [f"{e}_tile" for e in elements]
+    text = "\n".join([
+        f"def sums({', '.join(['first', 'last', 'out', *elements, *numbers])}):",
+        f"    tile = np.empty(TILE, {elements[0]}.dtype)",
+        "    for c in range(first, last):",
+        *[f"        {e}_tile = {e}[c * TILE : (c + 1) * TILE]" for e in elements],
+        f"        found = tile[: {here[0]}.size]",
+        f"        each({', '.join(['found', *here, *numbers])})",
+        "        out[c] = tile_sum(found)", "",
+    ])  # fmt: skip
+    known = {"np": np, "each": loop, "tile_sum": tile_sum.tile_sum, "TILE": tile_sum.TILE}
+    known |= {"__name__": function.__module__}
+    made = _defined(text, "sums", known, function.__module__, f"sums:{function.__qualname__}")
+    return jit.compiled(made)
+
+
+def _defined(text: str, name: str, known: dict[str, Any], module: str, qualname: str) -> Any:
+    # The function of a text, which messages and the printer of CUDA C++ find by its file's name.
+    file = f"<formula {module}.{qualname}>"
+    exec(compile(text, file, "exec"), known)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    function = known[name]
+    function.__module__, function.__qualname__ = module, qualname
+    return function
+
+
+def compiled_loop(loop: Loop, module: str, qualname: str, fused: bool) -> Any:
+    """Return the kernel of a loop, which is compiled when it is first called.
+
+    Args:
+        loop: Its text.
+        module: Where the formula is declared, for messages and for ``compiler/ahead.py``.
+        qualname: Of the formula, with the outcome of its tests.
+        fused: A product and a sum may round once.
+    """
+    from ..cpu.support import jit, vector_math
+
+    text = loop.text()
+    known: dict[str, Any] = {"__name__": module, "inf": float("inf"), "nan": float("nan")}
+    known |= {name: getattr(vector_math, name) for name in loop.functions if name != "abs"}
+    function = _defined(text, loop.name, known, module, qualname)
+    return jit.compiled(fastmath=jit.FUSED if fused else False)(function)

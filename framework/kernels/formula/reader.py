@@ -1,0 +1,336 @@
+"""Reading a formula: the Python of a scalar function becomes steps that printers can print.
+
+What a formula may hold is listed in :class:`Reader`. All else raises :class:`NoFormula`, where the
+formula is declared, with the file and the line.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import textwrap
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .functions import TABLE, name_of
+
+ARITHMETIC: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+COMPARISONS: dict[type, str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+
+
+class NoFormula(TypeError):
+    """A function has something that a formula may not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of an input."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What an earlier step computed."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number that the formula contains."""
+
+    value: float | int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of the call: an expression of attributes, computed once a call."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An operation on operands.
+
+    Attributes:
+        what: ``+ - * /``, ``neg``, a comparison, ``& | not``, ``choose`` (condition, value where
+            it holds, value elsewhere), or a function of ``TABLE``.
+        operands: Of any of these classes.
+    """
+
+    what: str
+    operands: tuple[Any, ...]
+
+    @property
+    def condition(self) -> bool:
+        """True for what gives a bool."""
+        return self.what in COMPARISONS.values() or self.what in ("&", "|", "not")
+
+
+@dataclass(slots=True)
+class Steps:
+    """A formula for one outcome of the tests of its numbers: assignments, and the result."""
+
+    assignments: list[tuple[str, Any]] = field(default_factory=list)
+    result: Any = None
+
+
+class Reader:
+    """Reads a function.
+
+    Its positional parameters are elements of arrays, the keyword-only ones are numbers of the call.
+    The body holds assignments to names, arithmetic (``+ - * /``), comparisons, ``and``, ``or``,
+    ``not``, conditional expressions, calls of the functions in ``functions.TABLE`` and of other
+    formulas, ``if`` over numbers of the call, and ``return`` of one value.
+
+    Args:
+        function: The function.
+        file_lines: The lines of its file.
+
+    Attributes:
+        elements: Names of the inputs.
+        attributes: Names of the numbers of the call.
+        tests: Python of each condition that numbers of the call decide.
+        numbers: Python of each number of the call that the last :meth:`steps` use.
+    """
+
+    def __init__(self, function: Any, file_lines: list[str]) -> None:
+        self.function = function
+        parameters = inspect.signature(function).parameters.values()
+        self.elements = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.attributes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        if len(self.elements) + len(self.attributes) != len(parameters) or not self.elements:
+            raise NoFormula(
+                f"formula {function.__qualname__}: parameters are elements of arrays, and behind * "
+                f"numbers of the call; got {inspect.signature(function)}."
+            )
+        self.first_line = function.__code__.co_firstlineno
+        lines = inspect.getblock(file_lines[self.first_line - 1 :])
+        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        self.body = tree.body
+        self.tree = tree
+        self.tests: list[str] = []
+        self.numbers: list[str] = []
+        self.known: dict[str, Any] = {}
+        self.count = 0
+        self._collect(tree.body)
+        self._check_all_read()
+
+    def steps(self, outcome: tuple[bool, ...]) -> Steps:
+        """Return the steps for one outcome of the tests."""
+        self.outcome = dict(zip(self.tests, outcome, strict=True))
+        self.numbers = []
+        self.known = {name: Element(name) for name in self.elements}
+        self.count = 0
+        self.made = Steps()
+        self._block(self.body)
+        if self.made.result is None:
+            self.refuse(self.body[-1], "no value is returned")
+        self._check_source()
+        return self.made
+
+    def refuse(self, node: ast.AST, why: str) -> NoReturn:
+        """Raise the error that names the place."""
+        line = self.first_line + getattr(node, "lineno", 1) - 1
+        raise NoFormula(
+            f"formula {self.function.__qualname__} ({self.function.__code__.co_filename}:{line}): "
+            f"{why}: {ast.unparse(node)}"
+        )
+
+    def _check_source(self) -> None:
+        # The file may have been replaced while it was imported.
+        self.tree.decorator_list = []
+        alone = ast.Module([self.tree], [])
+        flags = self.function.__code__.co_flags & __future__.annotations.compiler_flag
+        code = compile(alone, "formula", "exec", flags, dont_inherit=True)
+        found = next(c for c in code.co_consts if inspect.iscode(c))
+        imported = self.function.__code__
+        if (found.co_code, found.co_names) != (imported.co_code, imported.co_names):
+            raise NoFormula(
+                f"formula {self.function.__qualname__}: {imported.co_filename} is not what was "
+                "imported: it has changed. Start the process again."
+            )
+
+    # What numbers of the call decide
+
+    def _collect(self, body: list[ast.stmt]) -> None:
+        for node in (n for statement in body for n in ast.walk(statement)):
+            if isinstance(node, ast.If | ast.IfExp) and self._of_numbers(node.test):
+                text = ast.unparse(node.test)
+                if text not in self.tests and not self._of_numbers(node):
+                    self.tests.append(text)
+            elif isinstance(node, ast.If):
+                self.refuse(node.test, "an if statement tests numbers of the call")
+
+    def _check_all_read(self) -> None:
+        read = {n.id for s in self.body for n in ast.walk(s) if isinstance(n, ast.Name)}
+        for name in (*self.elements, *self.attributes):
+            if name not in read:
+                self.refuse(self.body[0], f"{name} is not used by")
+
+    def _of_numbers(self, node: ast.AST) -> bool:
+        # Whether an expression holds nothing but numbers of the call, and constants.
+        if isinstance(node, ast.stmt):
+            return False
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        return bool(names & {*self.attributes}) and all(
+            n in self.attributes or self._constant(n) is not None for n in names
+        )
+
+    def _constant(self, name: str) -> Any:
+        value = self.function.__globals__.get(name)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    # Statements
+
+    def _block(self, body: list[ast.stmt]) -> None:
+        for node in body:
+            if self.made.result is not None:
+                self.refuse(node, "nothing comes after the return")
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                continue  # the docstring
+            if isinstance(node, ast.Return) and node.value is not None:
+                self.made.result = self._expression(node.value)
+            elif (
+                isinstance(node, ast.Assign)
+                and len(node.targets) == 1
+                and isinstance(node.targets[0], ast.Name)
+            ):
+                self._assign(node.targets[0].id, self._expression(node.value))
+            elif isinstance(node, ast.If) and ast.unparse(node.test) in self.outcome:
+                self._branch(node)
+                if self.made.result is not None:
+                    return
+            else:
+                self.refuse(node, "no such statement in a formula")
+
+    def _branch(self, node: ast.If) -> None:
+        chosen = node.body if self.outcome[ast.unparse(node.test)] else node.orelse
+        self._block(chosen)
+
+    def _assign(self, name: str, value: Any) -> None:
+        self.known[name] = self._kept(name, value) if isinstance(value, Apply) else value
+
+    def _kept(self, name: str, value: Any) -> Local:
+        self.count += 1
+        local = f"{name}_{self.count}"
+        self.made.assignments.append((local, value))
+        return Local(local)
+
+    # Expressions
+
+    def _expression(self, node: ast.expr) -> Any:
+        if self._of_numbers(node):
+            return self._number(node)
+        match node:
+            case ast.Constant(value=bool()):
+                return self.refuse(node, "a bool")
+            case ast.Constant(value=int() | float() as value):
+                return Constant(value)
+            case ast.Name(id=name):
+                return self._name(node, name)
+            case ast.BinOp(left=left, op=op, right=right):
+                sign = ARITHMETIC.get(type(op)) or self.refuse(node, "no such operator")
+                return self._folded(sign, self._expression(left), self._expression(right))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                x = self._expression(operand)
+                return Constant(-x.value) if isinstance(x, Constant) else Apply("neg", (x,))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return Apply("not", (self._condition(operand),))
+            case ast.BoolOp(op=op, values=values):
+                sign = "&" if isinstance(op, ast.And) else "|"
+                found = self._condition(values[0])
+                for v in values[1:]:
+                    found = Apply(sign, (found, self._condition(v)))
+                return found
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                sign = COMPARISONS.get(type(op)) or self.refuse(node, "no such comparison")
+                return Apply(sign, (self._expression(left), self._expression(right)))
+            case ast.IfExp():
+                return self._choice(node)
+            case ast.Call(func=ast.Name(), keywords=[]):
+                return self._call(node)
+        return self.refuse(node, "no such expression in a formula")
+
+    def _folded(self, sign: str, left: Any, right: Any) -> Any:
+        if isinstance(left, Constant) and isinstance(right, Constant):
+            operation = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide}[sign]
+            return Constant(operation(left.value, right.value).item())
+        return Apply(sign, (left, right))
+
+    def _number(self, node: ast.expr) -> Number:
+        text = ast.unparse(node)
+        if text not in self.numbers:
+            self.numbers.append(text)
+        return Number(self.numbers.index(text))
+
+    def _name(self, node: ast.expr, name: str) -> Any:
+        if name in self.known:
+            return self.known[name]
+        value = self._constant(name)
+        if value is None:
+            return self.refuse(node, "no parameter, nothing assigned, no number of the module")
+        return Constant(value)
+
+    def _condition(self, node: ast.expr) -> Any:
+        found = self._expression(node)
+        value = dict(self.made.assignments).get(found.name) if isinstance(found, Local) else found
+        if not (isinstance(value, Apply) and value.condition):
+            self.refuse(node, "a condition is a comparison, or made of comparisons")
+        return found
+
+    def _choice(self, node: ast.IfExp) -> Any:
+        decided = self.outcome.get(ast.unparse(node.test))
+        if decided is not None:
+            return self._expression(node.body if decided else node.orelse)
+        test = self._condition(node.test)
+        return Apply("choose", (test, self._expression(node.body), self._expression(node.orelse)))
+
+    def _call(self, node: ast.Call) -> Any:
+        assert isinstance(node.func, ast.Name)
+        callee = self.function.__globals__.get(node.func.id, abs if node.func.id == "abs" else None)
+        given = [self._expression(a) for a in node.args]
+        name = name_of(callee)
+        if name is None:
+            return self._inlined(node, callee, given)
+        second = TABLE[name].second
+        number = second == "number"
+        wanted = 1 if second is None else 2
+        if len(given) != wanted or (number and not isinstance(given[1], Constant | Number)):
+            more = "" if wanted == 1 else ", and a number" if number else ", and another"
+            self.refuse(node, f"{name} takes an element{more}")
+        return Apply(name, tuple(given))
+
+    def _inlined(self, node: ast.Call, callee: Any, given: list[Any]) -> Any:
+        # Another formula, written in here.
+        reader = getattr(callee, "reader", None)
+        if not isinstance(reader, Reader):
+            return self.refuse(node, f"{ast.unparse(node.func)} is no function of formulas")
+        if reader.attributes or len(given) != len(reader.elements):
+            self.refuse(node, f"{ast.unparse(node.func)} takes {len(reader.elements)} elements")
+        steps = reader.steps(())
+        known: dict[str, Any] = dict(zip(reader.elements, given, strict=True))
+        for name, value in steps.assignments:
+            known[name] = self._kept(name, _replaced(value, known))
+        return _replaced(steps.result, known)
+
+
+def _replaced(value: Any, known: dict[str, Any]) -> Any:
+    if isinstance(value, Element | Local):
+        return known[value.name]
+    if isinstance(value, Apply):
+        return Apply(value.what, tuple(_replaced(v, known) for v in value.operands))
+    return value
