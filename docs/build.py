@@ -149,6 +149,7 @@ optimizer_memory
 training_checkpoints
 reliability
 gpu
+formulas
 from_pytorch
 public_names
 signatures

@@ -373,6 +373,12 @@ MUTANTS = (
         ("tests/ops", "tests/kernels"),
     ),
     Mutant(
+        "a value that a call waits for is overwritten", "framework/kernels/formula/numpy_calls.py",
+        "isinstance(value, Local) and self.left[value.name] <= 1",
+        "isinstance(value, Local) and self.left[value.name] <= 2",
+        ("tests/kernels", "tests/ops"),
+    ),
+    Mutant(
         "a buffer is used again while it is read", "framework/kernels/formula/numpy_calls.py",
         "if other == kind and (ends < k or", "if other == kind and (ends <= k + 1 or",
         ("tests/kernels", "tests/ops"),

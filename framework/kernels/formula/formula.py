@@ -15,17 +15,20 @@ Called with floats, it is itself: tests compare the others with that.
 from __future__ import annotations
 
 import inspect
+import itertools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any, overload
 
 from ...dtypes import bool_
 from ...spec import Spec
 from ..common.elementwise import vectorized
+from .derivative import Derivative
 from .loop import Loop, compiled_loop, summing_loop
 from .numpy_calls import Calls, numpy_function
 from .reader import Reader
+from .scalar import evaluate
 
 FORMULAS: dict[str, Formula] = {}  # all that are declared, by module and name
 
@@ -38,6 +41,7 @@ class Formula:
         name: What it is called in messages and files; unique in its module.
         fused: In compiled loops, a product and a sum may round once.
         when: Called with the specs and attributes: whether a call is worth a compiled loop.
+        derived: What it computes, if that is a derivative of the function.
 
     Attributes:
         plain: The kernel of the op that runs NumPy: ``plain(xp, out, *buffers, *inputs,
@@ -45,8 +49,16 @@ class Formula:
         over_input: Set by an op that has an in-place twin: ``out`` may be the first input.
     """
 
-    def __init__(self, function: Any, name: str, fused: bool, when: Callable[..., bool]) -> None:
+    def __init__(
+        self,
+        function: Any,
+        name: str,
+        fused: bool,
+        when: Callable[..., bool],
+        derived: Derivative | None = None,
+    ) -> None:
         self.function, self.name, self.fused, self.when = function, name, fused, when
+        self.derived = derived
         self.module: str = function.__module__
         file = function.__code__.co_filename
         linecache.checkcache(file)
@@ -58,8 +70,12 @@ class Formula:
 
     def __call__(self, *elements: float, **numbers: Any) -> float:
         """Compute one element."""
-        found: float = self.function(*elements, **numbers)
-        return found
+        if self.derived is None:
+            found: float = self.function(*elements, **numbers)
+            return found
+        variant = self.variant(numbers)
+        named = dict(zip(self.reader.elements, elements, strict=True))
+        return evaluate(variant.steps, named, variant.numbers(numbers))
 
     def __repr__(self) -> str:
         return f"<formula {self.name}>"
@@ -72,15 +88,21 @@ class Formula:
         kernel: Any = plain
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         leading = [inspect.Parameter(name, kind) for name in ("xp", "out")]
-        own = inspect.signature(self.function).parameters.values()
-        kernel.__signature__ = inspect.Signature([*leading, *own])
+        own = list(inspect.signature(self.function).parameters.values())
         for name in ("__name__", "__qualname__", "__module__", "__doc__"):
             setattr(kernel, name, getattr(self.function, name))
+        if self.derived is not None:
+            elements = [inspect.Parameter(name, kind) for name in self.derived.elements]
+            own = [*elements, *[p for p in own if p.kind is p.KEYWORD_ONLY]]
+            kernel.__doc__ = f"The derivative of ``{self.function.__name__}``, times ``grad``."
+        kernel.__signature__ = inspect.Signature([*leading, *own])
         return kernel
 
     @cached_property
-    def reader(self) -> Reader:
-        """What the function holds. Raises NoFormula."""
+    def reader(self) -> Reader | Derivative:
+        """What the function holds, or its derivative. Raises NoFormula."""
+        if self.derived is not None:
+            return self.derived
         return Reader(self.function, self._file_lines)
 
     @cached_property
@@ -97,6 +119,15 @@ class Formula:
     def variant(self, attributes: dict[str, Any]) -> Variant:
         """Return what is printed for the attributes of a call."""
         return self.variant_of(self._outcome(**attributes) if attributes else ())
+
+    def outcomes(self) -> Iterator[tuple[bool, ...]]:
+        """All outcomes that the tests of its numbers may have."""
+        return itertools.product([False, True], repeat=len(self.reader.tests))
+
+    def derivative(self, by: str) -> Formula:
+        """Return the formula ``(grad, inputs, numbers)`` of the gradient of an input."""
+        derived = Derivative(self.reader, by)
+        return Formula(self.function, f"{self.name}_by_{by}", self.fused, self.when, derived)
 
     def variant_of(self, outcome: tuple[bool, ...]) -> Variant:
         """Return what is printed for an outcome of the tests."""

@@ -94,7 +94,6 @@ class Calls:
         if isinstance(value, Element):
             return value.name
         if isinstance(value, Local):
-            self.left[value.name] -= 1
             if value.name not in self.locals:
                 self.locals[value.name] = self._place(self.assigned[value.name])
             return self.locals[value.name]
@@ -105,8 +104,13 @@ class Calls:
         return self._applied(value)
 
     def _applied(self, value: Apply) -> int:
-        if value.what == "choose":
-            return self._chosen(value)
+        found = self._chosen(value) if value.what == "choose" else self._called(value)
+        for v in _needed(value):  # not before: what is placed may still wait for its call
+            if isinstance(v, Local):
+                self.left[v.name] -= 1
+        return found
+
+    def _called(self, value: Apply) -> int:
         reads = [self._place(v) for v in _needed(value)]
         if value.what in TABLE:
             return self._add(TABLE[value.what].numpy.format(x="{0}", y="{1}", out="{out}"), reads)

@@ -316,7 +316,8 @@ class Reader:
 
     def _inlined(self, node: ast.Call, callee: Any, given: list[Any]) -> Any:
         # Another formula, written in here.
-        reader = getattr(callee, "reader", None)
+        declared = getattr(callee, "op", None)  # of a function of tensors
+        reader = getattr(getattr(declared, "formula", callee), "reader", None)
         if not isinstance(reader, Reader):
             return self.refuse(node, f"{ast.unparse(node.func)} is no function of formulas")
         if reader.attributes or len(given) != len(reader.elements):
