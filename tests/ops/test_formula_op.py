@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,27 +14,41 @@ from lowtide.formula import NoFormula, erf, exp, formula, log, maximum, minimum,
 from lowtide.framework import testing
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.formula.formula import Formula
+from lowtide.framework.ops.registry import OPS
 from tests.kernels.test_formula import drawn_function, imported, run_calls
 
 
-@formula
-def swish(x, *, slope=1.0):
-    """``x / (1 + exp(-slope x))``."""
-    return x / (1 + exp(-slope * x))
+@pytest.fixture(autouse=True)
+def no_op_stays():
+    """Declare ops for one test only: others go through all that there are."""
+    before = set(OPS)
+    yield
+    for name in set(OPS) - before:
+        del OPS[name]
 
 
-@formula
-def two_sided(x, y, *, a, kind="p"):
-    d = x - y * a
-    s = d * d if d > 0 else -d * y
-    if kind == "p":
-        s = abs(d) + exp(minimum(d, 2))
-    return maximum(s, 0.1) * y / (1 + x * x)
+@pytest.fixture
+def made():
+    """Formulas: ``swish``, ``two_sided`` and ``rational``."""
 
+    @formula
+    def swish(x, *, slope=1.0):
+        """``x / (1 + exp(-slope x))``."""
+        return x / (1 + exp(-slope * x))
 
-@formula
-def rational(x):
-    return (erf(x) + log(1 + x * x)) * normal_cdf(x, exp(-0.5 * x * x))
+    @formula
+    def two_sided(x, y, *, a, kind="p"):
+        d = x - y * a
+        s = d * d if d > 0 else -d * y
+        if kind == "p":
+            s = abs(d) + exp(minimum(d, 2))
+        return maximum(s, 0.1) * y / (1 + x * x)
+
+    @formula
+    def rational(x):
+        return (erf(x) + log(1 + x * x)) * normal_cdf(x, exp(-0.5 * x * x))
+
+    return SimpleNamespace(swish=swish, two_sided=two_sided, rational=rational)
 
 
 def drawn(*shape):
@@ -44,35 +59,35 @@ def checks(f, *inputs):
     return lt.autograd.gradcheck(f, inputs) and lt.autograd.gradgradcheck(f, inputs)
 
 
-def test_derived_gradients_of_first_and_second_order():
+def test_derived_gradients_of_first_and_second_order(made):
     lt.manual_seed(3)
-    assert checks(lambda x: swish(x, slope=1.5), drawn(7))
-    assert checks(rational, drawn(7))
+    assert checks(lambda x: made.swish(x, slope=1.5), drawn(7))
+    assert checks(made.rational, drawn(7))
     for kind in "pq":
-        assert checks(lambda x, y: two_sided(x, y, a=0.3, kind=kind), drawn(4), drawn(3, 4))
+        assert checks(lambda x, y: made.two_sided(x, y, a=0.3, kind=kind), drawn(4), drawn(3, 4))
 
 
-def test_a_third_derivative():
+def test_a_third_derivative(made):
     x = lt.tensor(0.7, dtype=lt.float64, requires_grad=True)
-    y = swish(x)
+    y = made.swish(x)
     for _ in range(3):
         (y,) = lt.autograd.grad(y, x, create_graph=True)
     h = 1e-3
-    s = [swish(lt.tensor(0.7 + k * h, dtype=lt.float64)).item() for k in (-2, -1, 1, 2)]
+    s = [made.swish(lt.tensor(0.7 + k * h, dtype=lt.float64)).item() for k in (-2, -1, 1, 2)]
     assert y.item() == pytest.approx((s[3] - 2 * s[2] + 2 * s[1] - s[0]) / (2 * h**3), rel=1e-3)
 
 
-def test_it_is_a_function_of_tensors_like_another():
+def test_it_is_a_function_of_tensors_like_another(made):
     x = lt.randn(5, 3)
     expected = x / (1 + (-1.5 * x).exp())
-    assert lt.allclose(swish(x, slope=1.5), expected)
-    assert swish.__doc__.startswith("``x / (1 + exp(-slope x))``")
-    assert swish(x.half(), slope=1.5).dtype is lt.float16
-    assert swish(x.to("meta"), slope=1.5).shape == (5, 3)
-    assert lt.allclose(swish(x.t(), slope=1.5), expected.t())
-    assert two_sided(x, 2.0, a=0.1).shape == (5, 3)
-    assert lt.allclose(lt.vmap(lambda row: swish(row, slope=1.5))(x), expected)
-    assert swish.op.formula(2.0, slope=0.0) == 1.0
+    assert lt.allclose(made.swish(x, slope=1.5), expected)
+    assert made.swish.__doc__.startswith("``x / (1 + exp(-slope x))``")
+    assert made.swish(x.half(), slope=1.5).dtype is lt.float16
+    assert made.swish(x.to("meta"), slope=1.5).shape == (5, 3)
+    assert lt.allclose(made.swish(x.t(), slope=1.5), expected.t())
+    assert made.two_sided(x, 2.0, a=0.1).shape == (5, 3)
+    assert lt.allclose(lt.vmap(lambda row: made.swish(row, slope=1.5))(x), expected)
+    assert made.swish.op.formula(2.0, slope=0.0) == 1.0
 
 
 def test_backward_keeps_what_the_derivative_reads():
@@ -96,21 +111,21 @@ def test_backward_keeps_what_the_derivative_reads():
     assert lt.equal(x.grad, 2.0 + y)
 
 
-def test_large_operands_take_one_pass_and_no_memory_beside():
+def test_large_operands_take_one_pass_and_no_memory_beside(made):
     x = lt.randn(1 << 17, requires_grad=True)
     ledger = backend(lt.device("cpu")).ledger
-    swish(x).sum().backward()  # compiles
+    made.swish(x).sum().backward()  # compiles
     x.grad = None
     ledger.reset_peak()
     before = ledger.live
-    y = swish(x)
+    y = made.swish(x)
     assert ledger.peak - before == y.nbytes
     y.sum().backward()
     s = 1 / (1 + (-x.detach()).exp())
     assert lt.allclose(x.grad, s * (1 + x.detach() * (1 - s)), atol=1e-6)
 
 
-def test_a_gradient_written_by_hand():
+def test_a_gradient_written_by_hand(made):
     @formula
     def steep_gradient(grad, x, *, slope):
         s = 1 / (1 + exp(-slope * x))
@@ -121,7 +136,7 @@ def test_a_gradient_written_by_hand():
         return x / (1 + exp(-slope * x))
 
     far = lt.tensor([-200.0], dtype=lt.float64, requires_grad=True)
-    swish(far, slope=5.0).backward()
+    made.swish(far, slope=5.0).backward()
     assert far.grad.isnan().all()  # as autograd's of the same operations
     far.grad = None
     steep(far, slope=5.0).backward()
@@ -143,14 +158,30 @@ def test_what_no_formula_holds_is_refused_where_it_is_declared():
             return x**3
 
 
-def test_a_formula_calls_another():
+def test_a_formula_calls_another(made):
+    rational = made.rational
+
     @formula
     def with_rational(x, y):
         return rational(x * y) + x
 
     x, y = drawn(5), drawn(5)
-    assert lt.allclose(with_rational(x, y), rational(x * y) + x)
+    assert lt.allclose(with_rational(x, y), made.rational(x * y) + x)
     assert checks(with_rational, x, y)
+
+
+def test_names_around_a_formula_are_numbers_and_formulas(made):
+    def scaled_by(factor):
+        @formula
+        def scaled(x, *, power):
+            return x * (factor * power) if factor > 0 else x
+
+        return scaled
+
+    assert scaled_by(3.0)(lt.ones(2), power=2.0).tolist() == [6.0, 6.0]
+    assert scaled_by(-3.0)(lt.ones(2), power=2.0).tolist() == [1.0, 1.0]
+    with pytest.raises(NoFormula, match="no parameter, nothing assigned, no number of the module"):
+        scaled_by(lt.ones(2))
 
 
 # Drawn formulas, against forward-mode differentiation

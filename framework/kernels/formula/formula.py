@@ -27,7 +27,7 @@ from ..common.elementwise import vectorized
 from .derivative import Derivative
 from .loop import Loop, compiled_loop, summing_loop
 from .numpy_calls import Calls, numpy_function
-from .reader import Reader
+from .reader import Reader, names_around
 from .scalar import evaluate
 
 FORMULAS: dict[str, Formula] = {}  # all that are declared, by module and name
@@ -113,7 +113,7 @@ class Formula:
         # A function of the attributes that returns the values of some expressions.
         names = ", ".join(self.reader.attributes)
         text = f"lambda {names}: ({''.join(f'{t}, ' for t in texts)})"
-        found: Callable[..., tuple[Any, ...]] = eval(text, self.function.__globals__)
+        found: Callable[..., tuple[Any, ...]] = eval(text, names_around(self.function))
         return found
 
     def variant(self, attributes: dict[str, Any]) -> Variant:

@@ -11,6 +11,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import dataclass, field
+from types import CellType, CodeType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +27,20 @@ COMPARISONS: dict[type, str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
+
+
+def names_around(function: Any) -> dict[str, Any]:
+    """Return the values of the names that a function finds outside of itself."""
+    code, cells = function.__code__, function.__closure__ or ()
+    inner = {
+        name: cell.cell_contents
+        for name, cell in zip(code.co_freevars, cells, strict=True)
+        if cell != _EMPTY
+    }
+    return {**function.__globals__, **inner}
+
+
+_EMPTY = CellType()  # of a name that has no value yet
 
 
 class NoFormula(TypeError):
@@ -122,6 +137,7 @@ class Reader:
         assert isinstance(tree, ast.FunctionDef)
         self.body = tree.body
         self.tree = tree
+        self.around = names_around(function)
         self.tests: list[str] = []
         self.numbers: list[str] = []
         self.known: dict[str, Any] = {}
@@ -153,11 +169,9 @@ class Reader:
     def _check_source(self) -> None:
         # The file may have been replaced while it was imported.
         self.tree.decorator_list = []
-        alone = ast.Module([self.tree], [])
-        flags = self.function.__code__.co_flags & __future__.annotations.compiler_flag
-        code = compile(alone, "formula", "exec", flags, dont_inherit=True)
-        found = next(c for c in code.co_consts if inspect.iscode(c))
         imported = self.function.__code__
+        code = _compiled(self.tree, imported)
+        found = next(c for c in code.co_consts if inspect.iscode(c))
         if (found.co_code, found.co_names) != (imported.co_code, imported.co_names):
             raise NoFormula(
                 f"formula {self.function.__qualname__}: {imported.co_filename} is not what was "
@@ -191,7 +205,7 @@ class Reader:
         )
 
     def _constant(self, name: str) -> Any:
-        value = self.function.__globals__.get(name)
+        value = self.around.get(name)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     # Statements
@@ -301,7 +315,7 @@ class Reader:
 
     def _call(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Name)
-        callee = self.function.__globals__.get(node.func.id, abs if node.func.id == "abs" else None)
+        callee = self.around.get(node.func.id, abs if node.func.id == "abs" else None)
         given = [self._expression(a) for a in node.args]
         name = name_of(callee)
         if name is None:
@@ -327,6 +341,20 @@ class Reader:
         for name, value in steps.assignments:
             known[name] = self._kept(name, _replaced(value, known))
         return _replaced(steps.result, known)
+
+
+def _compiled(tree: ast.FunctionDef, imported: CodeType) -> CodeType:
+    # The code that has the function's code as a constant.
+    flags = imported.co_flags & __future__.annotations.compiler_flag
+    if not imported.co_freevars:
+        return compile(ast.Module([tree], []), "formula", "exec", flags, dont_inherit=True)
+    around = ast.parse(f"def around():\n    {' = '.join(imported.co_freevars)} = None")
+    outer = around.body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body.append(tree)
+    code = compile(around, "formula", "exec", flags, dont_inherit=True)
+    inner: CodeType = next(c for c in code.co_consts if inspect.iscode(c))
+    return inner
 
 
 def _replaced(value: Any, known: dict[str, Any]) -> Any:
