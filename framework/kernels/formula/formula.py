@@ -82,8 +82,11 @@ class Formula:
 
     def _plain_kernel(self) -> Any:
         def plain(xp: Any, out: Any, *arrays: Any, **attributes: Any) -> None:
-            variant = self.variant(attributes)
-            variant.numpy(xp, out, *arrays, *variant.numbers(attributes))
+            variant = self._variants.get(()) or self.variant(attributes)
+            if attributes:
+                variant.numpy(xp, out, *arrays, *variant.numbers(attributes))
+            else:
+                variant.numpy(xp, out, *arrays)
 
         kernel: Any = plain
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -118,7 +121,7 @@ class Formula:
 
     def variant(self, attributes: dict[str, Any]) -> Variant:
         """Return what is printed for the attributes of a call."""
-        return self.variant_of(self._outcome(**attributes) if attributes else ())
+        return self.variant_of(self._outcome(**attributes) if self.reader.tests else ())
 
     def outcomes(self) -> Iterator[tuple[bool, ...]]:
         """All outcomes that the tests of its numbers may have."""
@@ -136,8 +139,8 @@ class Formula:
 
     def loop_of(self, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
         """Return the compiled loop for the attributes of a call, and the numbers that it takes."""
-        variant = self.variant(attributes)
-        return variant.loop, variant.numbers(attributes)
+        variant = self._variants.get(()) or self.variant(attributes)  # the only one, without tests
+        return variant.loop, variant.numbers(attributes) if attributes else ()
 
     def scratch(self, out: Spec, attributes: dict[str, Any]) -> tuple[Spec, ...]:
         """Return the specs of the buffers that the plain kernel wants, for a spec of its result."""

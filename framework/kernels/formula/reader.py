@@ -347,7 +347,9 @@ def _compiled(tree: ast.FunctionDef, imported: CodeType) -> CodeType:
     # The code that has the function's code as a constant.
     flags = imported.co_flags & __future__.annotations.compiler_flag
     if not imported.co_freevars:
-        return compile(ast.Module([tree], []), "formula", "exec", flags, dont_inherit=True)
+        alone = ast.Module([tree], [])
+        code: CodeType = compile(alone, "formula", "exec", flags, dont_inherit=True)
+        return code
     around = ast.parse(f"def around():\n    {' = '.join(imported.co_freevars)} = None")
     outer = around.body[0]
     assert isinstance(outer, ast.FunctionDef)
