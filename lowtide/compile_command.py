@@ -27,8 +27,10 @@ def compile_kernels(jobs: int | None) -> int:
         MofNCompleteColumn(),
         TextColumn("{task.description}"),
     )
+    console = Console(stderr=True)
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with shown as progress:
             task = progress.add_task("", total=None)
 
             def told(done: int, count: int, name: str) -> None:

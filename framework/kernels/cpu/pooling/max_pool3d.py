@@ -47,8 +47,10 @@ def max_pool(
                         top[j] = line[j] if wins else top[j]
                         numbers[j] = number if wins else numbers[j]
                 else:
-                    top[:] = line
-                    numbers[:] = number
+                    for j in range(width):  # twice as fast to compile as ``top[:] = line``
+                        top[j] = line[j]
+                    for j in range(width):
+                        numbers[j] = number
                     begun = True
             for s in range(columns):
                 if inner <= s < outer:
