@@ -60,8 +60,7 @@ def _given_rule(made: Formula, function: Any) -> Any:
         )
     names = "".join(f", {name}" for name in [*kept, *reader.attributes])
     given = "".join([*[f", {n}" for n in kept], *[f", {n}={n}" for n in reader.attributes]])
-    rule: Any = eval(f"lambda g{names}: function(g{given})", {"function": function})
-    return rule
+    return _evaluated(f"lambda g{names}: function(g{given})", made.name, function=function)
 
 
 def _rule(made: Formula, name: str, k: int) -> Any:
@@ -78,8 +77,12 @@ def _rule(made: Formula, name: str, k: int) -> Any:
         return function(g, *values[: len(kept)], **numbers)
 
     names = "".join(f", {name}" for name in [*kept, *attributes])
-    rule: Any = eval(f"lambda g{names}: gradient(g{names})", {"gradient": gradient})
-    return rule
+    return _evaluated(f"lambda g{names}: gradient(g{names})", name, gradient=gradient)
+
+
+def _evaluated(text: str, name: str, **known: Any) -> Any:
+    # As the functions of ops are: their lines are no lines of a user's.
+    return eval(compile(text, f"<op {name}>", "eval"), known)
 
 
 def _cost(made: Formula, attributes: dict[str, Any]) -> Any:

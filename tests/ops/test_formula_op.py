@@ -184,6 +184,17 @@ def test_names_around_a_formula_are_numbers_and_formulas(made):
         scaled_by(lt.ones(2))
 
 
+def test_what_lives_in_its_backward_is_told_by_the_line_of_the_call(made):
+    x = lt.randn(1 << 15, requires_grad=True)
+
+    def step():
+        x.grad = None
+        made.swish(x * 2).sum().backward()
+
+    with pytest.raises(lt.InfeasibleBudget, match=r"In backward of Formula.*test_formula_op\.py:"):
+        lt.fit(step, budget=lt.memory_allocated() + 1000, of="tensors")
+
+
 # Drawn formulas, against forward-mode differentiation
 
 
