@@ -171,9 +171,9 @@ def test_a_formula_calls_another(made):
 
 
 def test_names_around_a_formula_are_numbers_and_formulas(made):
-    def scaled_by(factor):
+    def scaled_by(factor: float):
         @formula
-        def scaled(x, *, power):
+        def scaled(x: float, *, power: float = 1.0) -> float:
             return x * (factor * power) if factor > 0 else x
 
         return scaled

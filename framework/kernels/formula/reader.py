@@ -170,8 +170,7 @@ class Reader:
         # The file may have been replaced while it was imported.
         self.tree.decorator_list = []
         imported = self.function.__code__
-        code = _compiled(self.tree, imported)
-        found = next(c for c in code.co_consts if inspect.iscode(c))
+        found = _compiled(self.tree, imported)
         if (found.co_code, found.co_names) != (imported.co_code, imported.co_names):
             raise NoFormula(
                 f"formula {self.function.__qualname__}: {imported.co_filename} is not what was "
@@ -344,19 +343,23 @@ class Reader:
 
 
 def _compiled(tree: ast.FunctionDef, imported: CodeType) -> CodeType:
-    # The code that has the function's code as a constant.
+    # The function's code, as its source is compiled now.
     flags = imported.co_flags & __future__.annotations.compiler_flag
     if not imported.co_freevars:
         alone = ast.Module([tree], [])
         code: CodeType = compile(alone, "formula", "exec", flags, dont_inherit=True)
-        return code
+        return _inside(code, tree.name)
     around = ast.parse(f"def around():\n    {' = '.join(imported.co_freevars)} = None")
     outer = around.body[0]
     assert isinstance(outer, ast.FunctionDef)
     outer.body.append(tree)
     code = compile(around, "formula", "exec", flags, dont_inherit=True)
-    inner: CodeType = next(c for c in code.co_consts if inspect.iscode(c))
-    return inner
+    return _inside(_inside(code, "around"), tree.name)
+
+
+def _inside(code: CodeType, name: str) -> CodeType:
+    # By name: a function with annotations has more than one code object.
+    return next(c for c in code.co_consts if inspect.iscode(c) and c.co_name == name)
 
 
 def _replaced(value: Any, known: dict[str, Any]) -> Any:
