@@ -96,9 +96,9 @@ def gelu(input, *, approximate="none"):
     Source:
         Hendrycks and Gimpel 2016.
     """
-    if approximate == "tanh":  # 1 + tanh(u) = 2 / (1 + exp(-2 u))
+    if approximate == "tanh":  # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))
         u = (input * input * (K0 * K1) + K0) * input
-        return 2 / (1 + exp(-2 * u)) * input * 0.5
+        return input / (1 + exp(-2 * u))
     return input * normal_cdf(input, exp(-0.5 * input * input))
 
 
@@ -112,8 +112,8 @@ def gelu_slope(grad, input, *, approximate):
     if approximate == "tanh":
         u = (input * input * (K0 * K1) + K0) * input
         s = 2 / (1 + exp(-2 * u))
-        slope = (input * input * (3 * K0 * K1) + K0) * input
-        return s * (0.5 + 0.5 * (2 - s) * slope) * grad
+        slope = input * input * (3 * K0 * K1) + K0
+        return s * (0.5 + 0.5 * ((2 - s) * input) * slope) * grad  # in this order: 0 stays 0
     e = exp(-0.5 * input * input)
     return (normal_cdf(input, e) + input * (e * DENSITY)) * grad
 
