@@ -5,15 +5,17 @@ The gradients are formulas too, derived from it, and so are theirs: each is one 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from ..kernels.common.elementwise import same_shape_float32, vectorized
 from ..kernels.formula.formula import Formula
 from ..kernels.formula.functions import TABLE
 from ..kernels.formula.reader import Apply
-from .registry import OPS, op
+from .registry import op
 from .signatures import broadcast, per_element, same
 
+_numbers = itertools.count(1)  # of gradients, so that no two have a name
 _CALL = 10  # operations that a function of the table counts
 
 
@@ -21,7 +23,7 @@ def formula_op(made: Formula, name: str, gradients: dict[str, Any] | None = None
     """Declare an op of a formula, with its gradients.
 
     Args:
-        made: The formula; each input is an element of a floating-point tensor, or a number.
+        made: The formula; each input is an element of a real tensor, or a number.
         name: Of the op, unique.
         gradients: For inputs, functions that this function returned: of ``grad``, of inputs and of
             attributes, by their names. For the others it is derived.
@@ -36,15 +38,20 @@ def formula_op(made: Formula, name: str, gradients: dict[str, Any] | None = None
     inputs = made.reader.elements
     for outcome in made.outcomes():
         made.variant_of(outcome)  # what cannot be read is refused here
+    given = gradients or {}
+    rules = [
+        _given_rule(made, given[e]) if e in given else _rule(made, name, k)
+        for k, e in enumerate(inputs)
+    ]
     one = len(inputs) == 1
     made.when = vectorized if one else same_shape_float32
     function = op(
         name=name, infer=same if one else broadcast, promote="float", method=False, public=False,
-        flops=lambda *specs, **attributes: _cost(made, attributes)(*specs),
+        real=True, flops=lambda *specs, **attributes: _cost(made, attributes)(*specs),
     )(made)  # fmt: skip
-    for k, input in enumerate(inputs):
-        given = (gradients or {}).get(input)
-        function.vjp(input)(_rule(made, name, k) if given is None else _given_rule(made, given))
+    for input, rule in zip(inputs, rules, strict=True):
+        function.vjp(input)(rule)
+    function.__name__ = function.__qualname__ = made.name
     return function
 
 
@@ -69,10 +76,15 @@ def _rule(made: Formula, name: str, k: int) -> Any:
     assert derived.derived is not None
     kept = derived.derived.inputs
     attributes = made.reader.attributes
-    own = f"{name}_grad_{k}"
+    known: dict[int, Any] = {}  # the function, once backward has asked for it
 
     def gradient(g: Any, *values: Any) -> Any:
-        function = OPS[own].function if own in OPS else formula_op(derived, own)
+        function = known.get(0)
+        if (
+            function is None
+        ):  # each thread that comes here first declares one, and one of them stays
+            own = f"{name}_grad_{k}_{next(_numbers)}"
+            function = known.setdefault(0, formula_op(derived, own))
         numbers = dict(zip(attributes, values[len(kept) :], strict=True))
         return function(g, *values[: len(kept)], **numbers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from lowtide.formula import NoFormula, erf, exp, formula, log, maximum, minimum,
 from lowtide.framework import testing
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.formula.formula import Formula
+from lowtide.framework.kernels.formula.functions import TABLE
 from lowtide.framework.ops.registry import OPS
 from tests.kernels.test_formula import drawn_function, imported, run_calls
 
@@ -81,6 +83,7 @@ def test_it_is_a_function_of_tensors_like_another(made):
     x = lt.randn(5, 3)
     expected = x / (1 + (-1.5 * x).exp())
     assert lt.allclose(made.swish(x, slope=1.5), expected)
+    assert made.swish.__name__ == "swish"
     assert made.swish.__doc__.startswith("``x / (1 + exp(-slope x))``")
     assert made.swish(x.half(), slope=1.5).dtype is lt.float16
     assert made.swish(x.to("meta"), slope=1.5).shape == (5, 3)
@@ -148,6 +151,44 @@ def test_a_gradient_written_by_hand(made):
         @formula(gradient={"x": steep_gradient})
         def other(x):
             return x * 2
+
+
+# A number in the domain of each function.
+ARGUMENTS = {
+    "abs": -0.7, "exp": 0.4, "expm1_of_negative": -0.8, "log": 1.7, "log1p_of_fraction": 0.3,
+    "log_of_rest": 0.6, "erf": 0.9, "normal_cdf": 0.5, "minimum": 0.2, "maximum": 0.7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_every_function_has_a_derivative(name, tmp_path):
+    more = {"number": ", 0.45", "hint": ", exp(-0.5 * x * x)"}.get(TABLE[name].second, "")
+    module = imported(tmp_path / f"of_{name}.py", f"def f(x):\n    return {name}(x{more}) * x\n")
+    function = formula(module.f)
+    x = lt.tensor([ARGUMENTS[name]], dtype=lt.float64, requires_grad=True)
+    assert checks(function, x)
+
+
+def test_complex_numbers_are_refused(made):
+    with pytest.raises(NotImplementedError, match="complex"):
+        made.swish(lt.randn(3, dtype=lt.complex64))
+
+
+def test_threads_that_differentiate_at_once(made):
+    def work(results, k, start):
+        x = lt.tensor([0.3, -0.4], dtype=lt.float64, requires_grad=True)
+        (g,) = lt.autograd.grad(made.swish(x).sum(), x, create_graph=True)
+        start.wait(timeout=60)
+        results[k] = lt.autograd.grad(g.sum(), x)[0].tolist()
+
+    results, start = [None] * 4, threading.Barrier(4)
+    threads = [threading.Thread(target=work, args=(results, k, start)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert results == [results[0]] * 4
+    assert results[0] is not None
 
 
 def test_what_no_formula_holds_is_refused_where_it_is_declared():
