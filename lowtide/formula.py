@@ -33,6 +33,7 @@ from lowtide.framework.kernels.formula.functions import (
     maximum,
     minimum,
     normal_cdf,
+    sqrt,
 )
 from lowtide.framework.kernels.formula.reader import NoFormula
 from lowtide.framework.ops.formula_op import formula_op as _formula_op
@@ -69,5 +70,5 @@ def formula(
 
 __all__ = [
     "NoFormula", "erf", "exp", "expm1_of_negative", "formula", "log", "log1p_of_fraction",
-    "log_of_rest", "maximum", "minimum", "normal_cdf",
+    "log_of_rest", "maximum", "minimum", "normal_cdf", "sqrt",
 ]  # fmt: skip

@@ -14,13 +14,13 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
-from ..framework.blockwise import HOSTS, blockwise_call
 from ..framework.dtypes import int64
 from ..framework.interrupts import defer_interrupts
+from ..framework.kernels.formula.update import update
 from ..framework.modes import no_grad
 from ..framework.ops.creation.fill import zeros
-from ..framework.ops.views.tiled import tiles
 from ..framework.tensor import Tensor
+from ..framework.updates import planned_update
 from .batchnorm import _BatchNorm
 from .lazy import is_lazy
 from .module import Module
@@ -271,19 +271,13 @@ def _check_decay(decay: float) -> None:
 
 @no_grad()
 def _moving(averaged: Any, current: Any, share: float) -> Any:
-    # The call of averaged += share (current - averaged). On the CPU it takes no memory.
+    # The call that moves an average. On the CPU it takes no memory.
     if not averaged.dtype.is_differentiable:  # integers are rounded down, as a copy does
         return averaged.copy_, averaged + (current - averaged) * share
-    if averaged.device.type in HOSTS:
-        return blockwise_call(_move, (averaged, current), (share,))
-    return _by_tiles, averaged, current, share
+    return planned_update(move, (averaged, current), {"share": share})
 
 
-def _move(averaged: Any, current: Any, share: float) -> None:
-    averaged.copy_(current.sub(averaged).mul_(share).add_(averaged))
-
-
-def _by_tiles(averaged: Any, current: Any, share: float) -> None:
-    with no_grad():
-        for a, b in tiles(averaged, current):
-            _move(a, b, share)
+@update
+def move(averaged: Any, current: Any, *, share: Any) -> Any:
+    """``averaged += share (current - averaged)``."""
+    return averaged + share * (current - averaged)

@@ -12,14 +12,16 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from ..framework.blockwise import HOSTS, blockwise_call
 from ..framework.data_dependence import value_or_hint
 from ..framework.interrupts import defer_interrupts
+from ..framework.kernels.formula.functions import maximum, minimum
+from ..framework.kernels.formula.update import update
 from ..framework.modes import no_grad
 from ..framework.ops.creation.from_data import tensor
 from ..framework.ops.linalg.norms import vector_norm
 from ..framework.ops.manipulation.cat import stack
 from ..framework.tensor import Tensor
+from ..framework.updates import HOSTS, planned_update, scale
 
 Tensors = Tensor | Iterable[Tensor]
 
@@ -131,22 +133,20 @@ def _scaling(g: Any, factor: Any) -> tuple[Any, ...]:
         return g.mul_, factor
     value = 1.0 if factor.is_meta else value_or_hint(factor, 1.0)
     if g.dtype.is_half:
-        return blockwise_call(_scale, (g, None), (value,))
+        return planned_update(scale, (g,), {"factor": value})
     return g.mul_, value
 
 
 def _clamping(g: Any, limit: float) -> tuple[Any, ...]:
     if g.device.type in HOSTS and g.dtype.is_half:
-        return blockwise_call(_clamp, (g, None), (limit,))
+        return planned_update(clamp, (g,), {"limit": limit})
     return g.clamp_, -limit, limit
 
 
-def _scale(g: Any, _: Any, factor: float) -> None:
-    g.mul_(factor)
-
-
-def _clamp(g: Any, _: Any, limit: float) -> None:
-    g.clamp_(-limit, limit)
+@update
+def clamp(g: Any, *, limit: Any) -> Any:
+    """Keep ``g`` between ``-limit`` and ``limit``."""
+    return minimum(maximum(g, -limit), limit)
 
 
 def _write(calls: list[tuple[Any, ...]]) -> None:

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, first_numbers, gradient, zeros
+from ..framework.kernels.formula.functions import sqrt
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, first_numbers, penalized, zeros
 from .optimizer import check_options, number
+
+
+@update
+def adadelta(
+    p: Any, g: Any, v: Any, w: Any, *, sign: Any, decay: Any, rho: Any, rest: Any, eps: Any,
+    rate: Any,
+) -> Any:  # fmt: skip
+    """``s = sqrt(w + eps) / sqrt(v + eps) d; w = rho w + rest s^2; p -= rate s``."""
+    d = penalized(g, p, sign=sign, decay=decay)
+    v = rho * v + rest * d * d
+    step = sqrt(w + eps) / sqrt(v + eps) * d
+    w = rho * w + rest * step * step
+    p = p - rate * step
+    return p, v, w
 
 
 class Adadelta(Elementwise):
@@ -34,7 +50,7 @@ class Adadelta(Elementwise):
         Zeiler 2012.
     """
 
-    loop = "adadelta"
+    rule = adadelta
 
     def __init__(
         self,
@@ -66,17 +82,8 @@ class Adadelta(Elementwise):
         """Count the step."""
         state["step"] += 1
         rho = group["rho"]
-        numbers = (*first_numbers(group), rho, 1 - rho, group["eps"], number(group["lr"]))
+        numbers = {
+            **first_numbers(group), "rho": rho, "rest": 1 - rho, "eps": group["eps"],
+            "rate": number(group["lr"]),
+        }  # fmt: skip
         return (state["square_avg"], state["acc_delta"]), numbers
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, v: Any, w: Any, sign: Any, decay: Any, rho: Any, rest: Any, eps: Any,
-        rate: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        v.mul_(rho).addcmul_(d, d, value=rest)
-        step = w.add(eps).sqrt_().div_(v.add(eps).sqrt_()).mul_(d)
-        w.mul_(rho).addcmul_(step, step, value=rest)
-        p.add_(step, alpha=-rate)

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from ..framework.autograd.saved import count_write
-from ..framework.blockwise import HOSTS, blockwise_call, by_blocks, thread_scratch
 from ..framework.dtypes import finfo
 from ..framework.kernels.common.copy import copy
+from ..framework.kernels.formula.formula import formula
+from ..framework.kernels.formula.functions import maximum, sqrt
+from ..framework.kernels.formula.update import update
 from ..framework.modes import run_kernel
 from ..framework.ops.creation.fill import empty, zeros_like
 from ..framework.ops.views.tiled import limit_of, tiles
-from . import fused
-from .elementwise import by_tiles, reserve
+from ..framework.updates import HOSTS, flat_arrays, planned_update
 from .optimizer import Optimizer, check_options, need_pair, number, own
 
 
@@ -103,14 +104,13 @@ class Adafactor(Optimizer):
         keep = 1 - lr * group["weight_decay"]
         names = ("row_var", "col_var") if p.ndim > 1 else ("variance",)
         held = [state[name] for name in names]
-        if fused.fits_host(self.elements, p, g) and all(v.dtype is p.dtype for v in held):
+        alike = all(v.dtype is p.dtype for v in held)
+        if alike and p.device.type in HOSTS and flat_arrays(self.elements, (p, g)) is not None:
             return _compiled(p, g, held, (share, eps1, eps2, keep, rate, group["d"]))
         rate *= max(eps2, (_square_sum(tiles(p)) / max(p.numel(), 1)) ** 0.5)
         planned = (_matrix if p.ndim > 1 else _vector)(p, g, held, share, eps1)
         root_mean = (_square_sum((u,) for u in planned.updates()) / max(p.numel(), 1)) ** 0.5
         rate /= max(1.0, root_mean / group["d"])
-        if p.device.type not in HOSTS:
-            reserve(p)
         return planned.write(keep, rate)
 
 
@@ -165,39 +165,77 @@ def _square_sum(parts: Any) -> float:
     return total
 
 
+@formula
+def moved(v: Any, d: Any, *, share: Any) -> Any:
+    """The mean square after this step."""
+    return (1 - share) * v + share * d * d
+
+
+@formula
+def scaled(d: Any, square: Any, *, least: Any) -> Any:
+    """The update U."""
+    return d / sqrt(maximum(square, least))
+
+
+@update
+def vector_scaled(u: Any, d: Any, v: Any, *, share: Any, least: Any) -> Any:
+    """U of a vector."""
+    return scaled(d, moved(v, d, share=share), least=least)
+
+
+@update
+def vector_step(p: Any, d: Any, v: Any, *, share: Any, least: Any, keep: Any, rate: Any) -> Any:
+    """A step of a vector, whose second moment is not factored."""
+    v = moved(v, d, share=share)
+    p = keep * p - rate * scaled(d, v, least=least)
+    return p, v
+
+
+@update
+def matrix_scaled(u: Any, d: Any, r: Any, c: Any, mean: Any, *, least: Any) -> Any:
+    """U of a matrix; r, c and ``mean``, the mean of r, are expanded to its shape."""
+    return scaled(d, r * c / mean, least=least)
+
+
+@update
+def matrix_step(
+    p: Any, d: Any, r: Any, c: Any, mean: Any, *, least: Any, keep: Any, rate: Any
+) -> Any:
+    """A step of a matrix, from the new r and c."""
+    return keep * p - rate * scaled(d, r * c / mean, least=least)
+
+
+def _computed(change: Any, d: Any, tensors: Any, numbers: dict[str, float]) -> Any:
+    # What an update gives, as a new tensor.
+    found = empty(d.shape, dtype=d.dtype, device=d.device)
+    run, *arguments = planned_update(change, (found, d, *tensors), numbers)
+    run(*arguments)
+    return found
+
+
 class _vector:
-    """The step of a vector, whose second moment is not factored."""
+    """The step of a vector."""
 
     def __init__(self, p: Any, g: Any, held: list[Any], share: float, eps: float) -> None:
-        self.tensors, self.share, self.eps = (p, g, held[0]), share, eps
+        self.tensors, self.numbers = (p, g, held[0]), {"share": share, "least": eps * eps}
 
     def updates(self) -> Iterator[Any]:
         """Yield the update tile by tile, without changing the second moment."""
-        _, g, held = self.tensors
-        for d, v in tiles(g, held):
-            square = v.mul(1 - self.share).addcmul_(d, d, value=self.share)
-            yield square.clamp_(min=self.eps * self.eps).rsqrt_().mul_(d)
+        for d, v in tiles(*self.tensors[1:]):
+            yield _computed(vector_scaled, d, (v,), self.numbers)
 
     def write(self, keep: float, rate: float) -> Any:
         """Return the call that updates the second moment and the parameter."""
-        numbers = (self.share, self.eps, keep, rate)
-        if self.tensors[0].device.type in HOSTS:
-            return blockwise_call(_move_vector, self.tensors, numbers)
-        return by_tiles, _move_vector, self.tensors, numbers
-
-
-def _move_vector(p: Any, g: Any, v: Any, share: float, eps: float, keep: float, rate: float) -> Any:
-    v.mul_(1 - share).addcmul_(g, g, value=share)
-    if keep != 1:
-        p.mul_(keep)
-    p.add_(v.mul(1).clamp_(min=eps * eps).rsqrt_().mul_(g), alpha=-rate)
+        return planned_update(
+            vector_step, self.tensors, {**self.numbers, "keep": keep, "rate": rate}
+        )
 
 
 class _matrix:
     """The step of a stack of matrices, whose row and column means are computed in copies."""
 
     def __init__(self, p: Any, g: Any, held: list[Any], share: float, eps: float) -> None:
-        self.p, self.held, self.eps = p, held, eps
+        self.p, self.held, self.least = p, held, eps * eps
         rows, columns = p.shape[-2:]
         # Of a stack whose strides do not allow a view x is a copy; it is copied back.
         self.x, self.d = (t.detach().reshape(-1, *t.shape[-2:]) for t in (p, g))
@@ -213,54 +251,30 @@ class _matrix:
     def updates(self) -> Iterator[Any]:
         """Yield the update block by block."""
         for b, k in self.blocks:
-            yield _scaled(self.d[b, k], self.r[b, k], self.c[b], self.mean[b], self.eps)
+            d = self.d[b, k]
+            factors = [t.expand(d.shape) for t in (self.r[b, k], self.c[b], self.mean[b])]
+            yield _computed(matrix_scaled, d, factors, {"least": self.least})
 
     def write(self, keep: float, rate: float) -> Any:
         """Return the call that updates the means and the parameter."""
-        if self.x.device.type not in HOSTS:
-            return self._by_tensors, keep, rate
-        back = None if self.x._storage is self.p._storage else self.x.view(self.p.shape)
+        factors = [t.expand(self.x.shape) for t in (self.r, self.c, self.mean)]
+        numbers = {"least": self.least, "keep": keep, "rate": rate}
+        step = planned_update(matrix_step, (self.x, self.d, *factors), numbers)
         pairs = [(t, new.view(t.shape)) for t, new in zip(self.held, (self.r, self.c), strict=True)]
-        pairs = pairs if back is None else [*pairs, (self.p, back)]
-        found = [t._array for t in (self.x, self.d, self.r, self.c, self.mean)]
-        arrays = [np.broadcast_to(a, found[0].shape) if k > 1 else a for k, a in enumerate(found)]
-        copies = [(t.detach()._array, new._array) for t, new in pairs]
-        storages = [t._storage for t in (self.p, *self.held)]
-        if self.p.is_meta:
-            return _run, storages, None
-        return _move_matrix, storages, arrays, (self.eps, keep, rate), thread_scratch(), copies
-
-    def _by_tensors(self, keep: float, rate: float) -> None:
-        for t, new in zip(self.held, (self.r, self.c), strict=True):
-            t.copy_(new.view(t.shape))
-        if keep != 1:
-            self.x.mul_(keep)
-        for (b, k), u in zip(self.blocks, self.updates(), strict=True):
-            self.x[b, k].add_(u, alpha=-rate)
         if self.x._storage is not self.p._storage:
-            self.p.copy_(self.x.view(self.p.shape))
+            pairs.append((self.p, self.x.view(self.p.shape)))
+        return _step_and_copy, step, pairs
 
 
-def _scaled(d: Any, r: Any, c: Any, mean: Any, eps: float) -> Any:
-    return r.mul(c).div_(mean).clamp_(min=eps * eps).rsqrt_().mul_(d)
-
-
-def _move_matrix(
-    storages: list[Any], arrays: list[Any], numbers: Any, scratch: Any, copies: list[Any]
-) -> None:
-    for storage in storages:
-        count_write(storage, "step")
-    run_kernel(by_blocks, *arrays, _move_part, numbers, scratch)
-    for to, source in copies:
-        run_kernel(copy, to, source)
-
-
-def _move_part(
-    x: Any, d: Any, r: Any, c: Any, mean: Any, eps: float, keep: float, rate: float
-) -> None:
-    if keep != 1:
-        x.mul_(keep)
-    x.add_(_scaled(d, r, c, mean, eps), alpha=-rate)
+def _step_and_copy(step: Any, pairs: list[tuple[Any, Any]]) -> None:
+    run, *arguments = step
+    run(*arguments)
+    for to, new in pairs:
+        if to.device.type == "cpu":
+            count_write(to._storage, "step")
+            run_kernel(copy, to.detach()._array, new._array)
+        else:
+            to.copy_(new)
 
 
 def _blocks(x: Any) -> Iterator[tuple[slice, slice]]:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..framework.kernels.formula.functions import sqrt
+from ..framework.kernels.formula.update import update
 from . import sparse_rows
-from .elementwise import Elementwise, filled, first_numbers, gradient
+from .elementwise import Elementwise, filled, first_numbers, penalized
 from .optimizer import check_options, number
 from .sparse_rows import is_sparse
+
+
+@update
+def adagrad(p: Any, g: Any, total: Any, *, sign: Any, decay: Any, eps: Any, rate: Any) -> Any:
+    """``total += d^2; p -= rate d / (sqrt(total) + eps)``."""
+    d = penalized(g, p, sign=sign, decay=decay)
+    total = total + d * d
+    p = p - rate * (d / (sqrt(total) + eps))
+    return p, total
 
 
 class Adagrad(Elementwise):
@@ -37,7 +48,7 @@ class Adagrad(Elementwise):
         Duchi et al. 2011, the diagonal form.
     """
 
-    loop = "adagrad"
+    rule = adagrad
     _takes_sparse = True
 
     def __init__(
@@ -81,11 +92,4 @@ class Adagrad(Elementwise):
         """Count the step."""
         step = state["step"] = state["step"] + 1
         rate = number(group["lr"]) / (1 + (step - 1) * group["lr_decay"])
-        return (state["sum"],), (*first_numbers(group), group["eps"], rate)
-
-    @staticmethod
-    def plain(p: Any, g: Any, total: Any, sign: Any, decay: Any, eps: Any, rate: Any) -> None:
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        total.addcmul_(d, d)
-        p.addcdiv_(d, total.sqrt().add_(eps), value=-rate)
+        return (state["sum"],), {**first_numbers(group), "eps": group["eps"], "rate": rate}

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, gradient, zeros
+from ..framework.kernels.formula.functions import sqrt
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, decay_numbers, larger, penalized, zeros
 from .optimizer import check_betas, check_options, number
+
+
+@update
+def adam(
+    p: Any, g: Any, m: Any, v: Any, top: Any, *, sign: Any, decay: Any, keep: Any, b1: Any,
+    a1: Any, b2: Any, a2: Any, root: Any, eps: Any, rate: Any, amsgrad: Any,
+) -> Any:  # fmt: skip
+    """Adam, AdamW: ``p = keep p - rate m / (root sqrt(v) + eps)``; ``top`` is AMSGrad's."""
+    d = penalized(g, p, sign=sign, decay=decay)
+    m = b1 * m + a1 * d
+    v = b2 * v + a2 * d * d
+    if amsgrad:
+        top = larger(top, v)
+        below = root * sqrt(top) + eps
+    else:
+        below = root * sqrt(v) + eps
+    p = keep * p - rate * (m / below)
+    return p, m, v, top
 
 
 class Adam(Elementwise):
@@ -40,7 +60,7 @@ class Adam(Elementwise):
         maximum is taken before the correction, as PyTorch does.
     """
 
-    loop = "adam"
+    rule = adam
 
     def __init__(
         self,
@@ -78,37 +98,22 @@ class Adam(Elementwise):
     def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """Count the step."""
         top = state["max_exp_avg_sq"] if group["amsgrad"] else None
-        return (state["exp_avg"], state["exp_avg_sq"], top), count_step(state, group)
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, m: Any, v: Any, top: Any, sign: Any, decay: Any, keep: Any, b1: Any,
-        a1: Any, b2: Any, a2: Any, root: Any, eps: Any, rate: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        if keep != 1:
-            p.mul_(keep)
-        m.mul_(b1).add_(d, alpha=a1)
-        v.mul_(b2).addcmul_(d, d, value=a2)
-        if top is not None:
-            v = top.copy_(top.maximum(v))
-        p.addcdiv_(m, v.sqrt().mul_(root).add_(eps), value=-rate)
+        numbers = count_step(state, group)
+        numbers["amsgrad"] = top is not None
+        return (state["exp_avg"], state["exp_avg_sq"], top), numbers
 
 
-def count_step(state: dict[str, Any], group: dict[str, Any]) -> tuple[float, ...]:
-    """Count a step of Adam, and return the numbers of its recurrence."""
+def count_step(state: dict[str, Any], group: dict[str, Any]) -> dict[str, float]:
+    """Count a step of Adam, and return the numbers of its update."""
     step = state["step"] = state["step"] + 1
     b1, b2 = group["betas"]
-    lr, decay = number(group["lr"]), group["weight_decay"]
-    decoupled = group.get("decoupled_weight_decay", False)
-    return (
-        -1.0 if group["maximize"] else 1.0,
-        0.0 if decoupled else decay,
-        1 - lr * decay if decoupled else 1.0,
-        b1, 1 - b1, b2, 1 - b2,
-        (1 - b2**step) ** -0.5, group["eps"], lr / (1 - b1**step),
-    )  # fmt: skip
+    lr = number(group["lr"])
+    numbers = decay_numbers(group, lr, group.get("decoupled_weight_decay", False))
+    numbers |= {
+        "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2,
+        "root": (1 - b2**step) ** -0.5, "eps": group["eps"], "rate": lr / (1 - b1**step),
+    }  # fmt: skip
+    return numbers
 
 
 class AdamW(Adam):

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..framework.autograd.saved import count_write
-from ..framework.blockwise import HOSTS, require_no_overlap
 from ..framework.dtypes import float32, float64, uint8
 from ..framework.kernels.common import dynamic_code
 from ..framework.kernels.common.copy import copy
@@ -23,13 +22,14 @@ from ..framework.ops.creation.fill import empty
 from ..framework.ops.creation.fill import zeros as new_zeros
 from ..framework.ops.creation.from_data import tensor
 from ..framework.ops.indexing.nonzero import bucketize
-from ..framework.ops.views.tiled import limit_of
-from . import fused
-from .adam import Adam, count_step
-from .elementwise import Elementwise, reserve
+from ..framework.ops.views.tiled import limit_of, reserve
+from ..framework.updates import HOSTS, flat_arrays, planned_update, require_no_overlap
+from .adam import adam, count_step
+from .elementwise import Elementwise
 from .optimizer import check_betas, check_options, own
 
 BLOCK = 256  # elements with one scale
+TILES_ALIVE = 5  # temporaries of a tile's size, on devices without the loop
 
 
 class Adam8bit(Elementwise):
@@ -79,8 +79,7 @@ class Adam8bit(Elementwise):
         with blocks of 256 as in their library bitsandbytes, where the paper has 2048.
     """
 
-    loop = "adam"
-    plain = staticmethod(Adam.plain)
+    rule = adam
     decoupled = False
 
     def __init__(
@@ -140,7 +139,8 @@ class Adam8bit(Elementwise):
 
     def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """Count the step."""
-        return (state["state1"], state["state2"], None), count_step(state, group)
+        numbers = {**count_step(state, group), "amsgrad": False}
+        return (state["state1"], state["state2"], None), numbers
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """One step for one parameter."""
@@ -148,20 +148,22 @@ class Adam8bit(Elementwise):
             state.update(self.start(p, group))
         if "absmax1" not in state:
             return super().prepare(p, g, state, group)
-        numbers = count_step(state, group)
+        step_numbers = count_step(state, group)
+        numbers = tuple(step_numbers.values())
         held = [state[name] for name in ("state1", "state2", "absmax1", "absmax2")]
-        if fused.fits_host(self.elements, p, g):
+        host = p.device.type in HOSTS
+        if host and flat_arrays(self.elements, (p, g)) is not None:
             return _compiled(p, g, held, numbers)
-        if p.device.type not in HOSTS:
-            reserve(p)
-            return _by_tensors, p, g, held, numbers, _plain(p.device)
+        if not host:
+            reserve(p, TILES_ALIVE)
+            return _by_tensors, p, g, held, step_numbers, _plain(p.device)
         require_no_overlap(p._array, p)
         if self.elements >= thresholds.COMPILED_STEP:
             _ready(_precision(p))
             return _by_parts, p, g, held, numbers, _room_for(p)
         # So few elements that all is computed in copies, and written back.
         copies = [p.detach().contiguous().to(_precision(p), copy=True), *[t.clone() for t in held]]
-        _by_tensors(copies[0], g.detach(), copies[1:], numbers, _plain(p.device))
+        _by_tensors(copies[0], g.detach(), copies[1:], step_numbers, _plain(p.device))
         return _copied, [p, *held], copies
 
 
@@ -305,7 +307,7 @@ def _copied(tensors: list[Any], values: list[Any]) -> None:
 # The same in tensor ops
 
 
-def _by_tensors(p: Any, g: Any, held: list[Any], numbers: Sequence[float], step: Any) -> None:
+def _by_tensors(p: Any, g: Any, held: list[Any], numbers: dict[str, float], step: Any) -> None:
     for start, end in _ranges(p.numel(), limit_of(p)):
         x, d = _gathered(p, start, end), _gathered(g, start, end)
         blocks = slice(start // BLOCK, -(-end // BLOCK))
@@ -319,7 +321,7 @@ def _plain(device: Any) -> Any:
     tables = [tensor(dynamic_code.numbers(s), dtype=float32, device=device) for s in (True, False)]
     limits = [tensor(dynamic_code.limits(s), dtype=float32, device=device) for s in (True, False)]
 
-    def step(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
+    def step(p: Any, g: Any, held: list[Any], numbers: dict[str, float]) -> None:
         width = min(BLOCK, p.numel())
         p, g, *codes = (t.view(-1, width) for t in (p, g, *held[:2]))
         scales = [s.unsqueeze(1) for s in held[2:]]
@@ -327,7 +329,8 @@ def _plain(device: Any) -> Any:
             table.index_select(0, c.reshape(-1).long()).view(c.shape).mul_(s).to(p.dtype)
             for table, c, s in zip(tables, codes, scales, strict=True)
         )
-        Adam.plain(p, g, m, v, None, *numbers)
+        run, *arguments = planned_update(adam, (p, g, m, v, None), {**numbers, "amsgrad": False})
+        run(*arguments)
         _encode(m, codes[0], scales[0], limits[0], signed=True)
         _encode(v, codes[1], scales[1], limits[1], signed=False)
 

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, first_numbers, gradient, zeros
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, first_numbers, larger, penalized, zeros
 from .optimizer import check_betas, check_options, number
+
+
+@update
+def adamax(
+    p: Any, g: Any, m: Any, u: Any, *, sign: Any, decay: Any, b1: Any, a1: Any, b2: Any, eps: Any,
+    rate: Any,
+) -> Any:  # fmt: skip
+    """``u = max(b2 u, |d| + eps); p -= rate m / u``."""
+    d = penalized(g, p, sign=sign, decay=decay)
+    m = b1 * m + a1 * d
+    u = larger(b2 * u, abs(d) + eps)
+    p = p - rate * (m / u)
+    return p, m, u
 
 
 class Adamax(Elementwise):
@@ -33,7 +47,7 @@ class Adamax(Elementwise):
         Kingma and Ba 2015, section 7.1; eps is PyTorch's.
     """
 
-    loop = "adamax"
+    rule = adamax
 
     def __init__(
         self,
@@ -66,16 +80,8 @@ class Adamax(Elementwise):
         step = state["step"] = state["step"] + 1
         b1, b2 = group["betas"]
         rate = number(group["lr"]) / (1 - b1**step)
-        numbers = (*first_numbers(group), b1, 1 - b1, b2, group["eps"], rate)
+        numbers = {
+            **first_numbers(group), "b1": b1, "a1": 1 - b1, "b2": b2, "eps": group["eps"],
+            "rate": rate,
+        }  # fmt: skip
         return (state["exp_avg"], state["exp_inf"]), numbers
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, m: Any, u: Any, sign: Any, decay: Any, b1: Any, a1: Any, b2: Any,
-        eps: Any, rate: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        m.mul_(b1).add_(d, alpha=a1)
-        u.copy_(u.mul_(b2).maximum(d.abs().add_(eps)))
-        p.addcdiv_(m, u, value=-rate)

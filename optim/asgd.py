@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, first_numbers, gradient, zeros
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, first_numbers, penalized, zeros
 from .optimizer import check_options, number
+
+
+@update
+def asgd(
+    p: Any, g: Any, mean: Any, *, sign: Any, decay: Any, keep: Any, rate: Any, share: Any
+) -> Any:
+    """``p = keep p - rate d; mean += share (p - mean)``, and ``mean = p`` where share is 1."""
+    p = keep * p - rate * penalized(g, p, sign=sign, decay=decay)
+    mean = p if share == 1 else mean + share * (p - mean)
+    return p, mean
 
 
 class ASGD(Elementwise):
@@ -36,7 +47,7 @@ class ASGD(Elementwise):
         Polyak and Juditsky 1992, with the schedule of Bottou's ASGD, as PyTorch has it.
     """
 
-    loop = "asgd"
+    rule = asgd
 
     def __init__(
         self,
@@ -70,16 +81,5 @@ class ASGD(Elementwise):
         eta, mu = state["eta"], state["mu"]
         state["eta"] = lr / (1 + lambd * lr * step) ** group["alpha"]
         state["mu"] = 1 / max(1, step - group["t0"])
-        return (state["ax"],), (*first_numbers(group), 1 - lambd * eta, eta, mu)
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, mean: Any, sign: Any, decay: Any, keep: Any, rate: Any, share: Any
-    ) -> None:
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        p.mul_(keep).add_(d, alpha=-rate)
-        if share == 1:
-            mean.copy_(p)
-        else:
-            mean.add_(p.sub(mean).mul_(share))
+        numbers = {**first_numbers(group), "keep": 1 - lambd * eta, "rate": eta, "share": mu}
+        return (state["ax"],), numbers

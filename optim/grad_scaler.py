@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from ..framework.blockwise import HOSTS, blockwise_call
 from ..framework.data_dependence import value_or_hint
 from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
-from ..framework.modes import no_grad
+from ..framework.modes import no_grad, run_kernel
 from ..framework.ops.creation.fill import zeros
-from ..framework.ops.views.tiled import tiles
+from ..framework.ops.views.tiled import reserve, tiles
+from ..framework.ops.views.view_as_real import view_as_real
 from ..framework.tensor import Tensor
-from . import fused
-from .elementwise import reserve
+from ..framework.updates import HOSTS, blocks, compiled_call, flat_arrays, planned_update, scale
 from .sparse_rows import is_sparse
 
 READY, UNSCALED, STEPPED = range(3)
+TILES_ALIVE = 3  # temporaries of a tile's size, where nothing is compiled
+LOOKED_AT = 1 << 12  # elements at a time
 
 
 class GradScaler:
@@ -332,17 +333,34 @@ def _gradients(optimizer: Any) -> list[Any]:
 
 def _unscaling(g: Any, factor: float, found: Any) -> Any:
     """Return the call that unscales a gradient; what is compiled allocates nothing."""
+    host = g.device.type in HOSTS
     # On a GPU both arrays have to be of one type, and `found` is float32.
-    if fused.fits_host(g.numel(), g) or (g.dtype is float32 and fused.fits(g.numel(), g)):
-        return fused.planned("unscale", (g, found), (factor,))
-    if g.device.type in HOSTS:
-        return blockwise_call(_unscale_part, (g, None), (factor, found._array))
-    reserve(g)
+    flat = flat_arrays(g.numel(), (g,)) if host or g.dtype is float32 else None
+    if flat is not None and not g.is_meta:
+        arrays = [*flat, found._array]
+        return compiled_call([g._storage], g.device, unscale_loop(), arrays, (factor,))
+    if host:
+        return _unscale_blocks, planned_update(scale, (g,), {"factor": factor}), g, found
+    reserve(g, TILES_ALIVE)
     return _unscale, g, factor, found
 
 
-def _unscale_part(g: Any, _: Any, factor: float, found: Any) -> None:
-    if not g.mul_(factor).is_finite():
+def unscale_loop() -> Any:
+    """The compiled loop: ``g *= factor``, and whether a product is infinite or NaN."""
+    from ..framework.kernels.cpu.optim.unscale import unscale
+
+    return unscale
+
+
+def _unscale_blocks(scaling: Any, g: Any, found: Any) -> None:
+    run, *arguments = scaling
+    run(*arguments)
+    if not g.is_meta:
+        run_kernel(_look, found._array, view_as_real(g)._array if g.is_complex() else g._array)
+
+
+def _look(found: Any, array: Any) -> None:
+    if not all(np.isfinite(part).all() for (part,) in blocks([array], LOOKED_AT)):
         found[0] = 1
 
 

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, zeros
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, sign_of, zeros
 from .optimizer import check_betas, check_options, number
+
+
+@update
+def lion(
+    p: Any, g: Any, m: Any, *, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any, rate: Any
+) -> Any:
+    """``p = keep p - rate sign(b1 m + a1 d); m = b2 m + a2 d``."""
+    d = sign * g
+    p = keep * p - rate * sign_of(b1 * m + a1 * d)
+    m = b2 * m + a2 * d
+    return p, m
 
 
 class Lion(Elementwise):
@@ -34,7 +46,7 @@ class Lion(Elementwise):
         Chen et al. 2023, program 1 (arXiv 2302.06675).
     """
 
-    loop = "lion"
+    rule = lion
 
     def __init__(
         self,
@@ -67,13 +79,6 @@ class Lion(Elementwise):
         state["step"] += 1
         (b1, b2), lr = group["betas"], number(group["lr"])
         sign, keep = (-1.0 if group["maximize"] else 1.0), 1 - lr * group["weight_decay"]
-        return (state["exp_avg"],), (sign, keep, b1, 1 - b1, b2, 1 - b2, lr)
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, m: Any, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any, rate: Any
-    ) -> None:
-        """The recurrence in tensor ops."""
-        step = m.mul(b1).add_(g, alpha=a1 * sign).sign_()
-        m.mul_(b2).add_(g, alpha=a2 * sign)
-        p.mul_(keep).add_(step, alpha=-rate)
+        return (state["exp_avg"],), {
+            "sign": sign, "keep": keep, "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2, "rate": lr,
+        }  # fmt: skip

@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 from ..framework.dtypes import bfloat16
+from ..framework.kernels.formula.update import update
 from ..framework.ops.creation.fill import empty
 from ..framework.ops.linalg.addmm import addmm
 from ..framework.ops.linalg.matmul import matmul
 from ..framework.ops.views.tiled import tiles
-from .elementwise import planned_plain, zeros
+from ..framework.updates import planned_update
+from .elementwise import zeros
 from .optimizer import Optimizer, check_options, number
 
 ADJUSTMENTS = (None, "original", "match_rms_adamw")
@@ -116,13 +118,16 @@ class Muon(Optimizer):
         x = orthogonal(x, group["ns_coefficients"], group["ns_steps"], group["eps"])
         lr = number(group["lr"])
         rate = lr * _ratio(group["adjust_lr_fn"], *p.shape)
-        tensors, numbers = (p, g, buffer, x), (share, 1 - lr * group["weight_decay"], rate)
-        return planned_plain(_move, tensors, numbers)
+        numbers = {"share": share, "keep": 1 - lr * group["weight_decay"], "rate": rate}
+        return planned_update(muon, (p, g, buffer, x), numbers, self.elements)
 
 
-def _move(p: Any, g: Any, buffer: Any, x: Any, share: float, keep: float, rate: float) -> None:
-    buffer.mul_(share).add_(g, alpha=1 - share)
-    p.mul_(keep).add_(x.to(p.dtype), alpha=-rate)
+@update
+def muon(p: Any, g: Any, buffer: Any, x: Any, *, share: Any, keep: Any, rate: Any) -> Any:
+    """``buffer = share buffer + (1 - share) g; p = keep p - rate x``."""
+    buffer = share * buffer + (1 - share) * g
+    p = keep * p - rate * x
+    return p, buffer
 
 
 def orthogonal(x: Any, coefficients: Any, steps: int, eps: float) -> Any:

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, gradient, zeros
+from ..framework.kernels.formula.functions import sqrt
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, decay_numbers, penalized, zeros
 from .optimizer import check_betas, check_options, number
+
+
+@update
+def nadam(
+    p: Any, g: Any, m: Any, v: Any, *, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any, b2: Any,
+    a2: Any, root: Any, eps: Any, rate: Any, mean_rate: Any,
+) -> Any:  # fmt: skip
+    """``p = keep p - (rate d + mean_rate m) / (root sqrt(v) + eps)``."""
+    d = penalized(g, p, sign=sign, decay=decay)
+    m = b1 * m + a1 * d
+    v = b2 * v + a2 * d * d
+    p = keep * p - (rate * d + mean_rate * m) / (root * sqrt(v) + eps)
+    return p, m, v
 
 
 class NAdam(Elementwise):
@@ -38,7 +53,7 @@ class NAdam(Elementwise):
         Dozat 2016, in the form PyTorch computes.
     """
 
-    loop = "nadam"
+    rule = nadam
 
     def __init__(
         self,
@@ -75,30 +90,14 @@ class NAdam(Elementwise):
         """Count the step."""
         step = state["step"] = state["step"] + 1
         (b1, b2), psi = group["betas"], group["momentum_decay"]
-        lr, decay, decoupled = (
-            number(group["lr"]), group["weight_decay"], group["decoupled_weight_decay"]
-        )  # fmt: skip
+        lr = number(group["lr"])
         mu, after = (b1 * (1 - 0.5 * 0.96 ** (k * psi)) for k in (step, step + 1))
         product = state["mu_product"] = state["mu_product"] * mu
-        numbers = (
-            -1.0 if group["maximize"] else 1.0,
-            0.0 if decoupled else decay,
-            1 - lr * decay if decoupled else 1.0,
-            b1, 1 - b1, b2, 1 - b2, (1 - b2**step) ** -0.5, group["eps"],
-            lr * (1 - mu) / (1 - product), lr * after / (1 - product * after),
-        )  # fmt: skip
+        numbers = {
+            **decay_numbers(group, lr, group["decoupled_weight_decay"]),
+            "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2,
+            "root": (1 - b2**step) ** -0.5, "eps": group["eps"],
+            "rate": lr * (1 - mu) / (1 - product),
+            "mean_rate": lr * after / (1 - product * after),
+        }  # fmt: skip
         return (state["exp_avg"], state["exp_avg_sq"]), numbers
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, m: Any, v: Any, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any,
-        b2: Any, a2: Any, root: Any, eps: Any, rate: Any, mean_rate: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        if keep != 1:
-            p.mul_(keep)
-        m.mul_(b1).add_(d, alpha=a1)
-        v.mul_(b2).addcmul_(d, d, value=a2)
-        below = v.sqrt().mul_(root).add_(eps)
-        p.addcdiv_(d, below, value=-rate).addcdiv_(m, below, value=-mean_rate)

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, gradient, zeros
+from ..framework.kernels.formula.functions import sqrt
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, decay_numbers, penalized, zeros
 from .optimizer import check_betas, check_options, number
+
+
+@update
+def radam(
+    p: Any, g: Any, m: Any, v: Any, *, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any, b2: Any,
+    a2: Any, adaptive: Any, eps: Any, rate: Any,
+) -> Any:  # fmt: skip
+    """``p = keep p - rate m``, m divided by ``sqrt(v) + eps`` if ``adaptive``."""
+    d = penalized(g, p, sign=sign, decay=decay)
+    m = b1 * m + a1 * d
+    v = b2 * v + a2 * d * d
+    p = keep * p - rate * (m / (sqrt(v) + eps) if adaptive else m)
+    return p, m, v
 
 
 class RAdam(Elementwise):
@@ -37,7 +52,7 @@ class RAdam(Elementwise):
         Liu et al. 2020; the threshold is 5, as in PyTorch, where the paper has 4.
     """
 
-    loop = "radam"
+    rule = radam
 
     def __init__(
         self,
@@ -70,9 +85,7 @@ class RAdam(Elementwise):
         """Count the step."""
         t = state["step"] = state["step"] + 1
         b1, b2 = group["betas"]
-        lr, decay, decoupled = (
-            number(group["lr"]), group["weight_decay"], group["decoupled_weight_decay"]
-        )  # fmt: skip
+        lr = number(group["lr"])
         rate, seen = lr / (1 - b1**t), 1 - b2**t
         infinite = 2 / (1 - b2) - 1
         rho = infinite - 2 * t * b2**t / seen
@@ -80,26 +93,9 @@ class RAdam(Elementwise):
         if adaptive:
             above = (rho - 4) * (rho - 2) * infinite
             rate *= (above / ((infinite - 4) * (infinite - 2) * rho) * seen) ** 0.5
-        numbers = (
-            -1.0 if group["maximize"] else 1.0,
-            0.0 if decoupled else decay,
-            1 - lr * decay if decoupled else 1.0,
-            b1, 1 - b1, b2, 1 - b2, float(adaptive), group["eps"], rate,
-        )  # fmt: skip
+        numbers = {
+            **decay_numbers(group, lr, group["decoupled_weight_decay"]),
+            "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2,
+            "adaptive": adaptive, "eps": group["eps"], "rate": rate,
+        }  # fmt: skip
         return (state["exp_avg"], state["exp_avg_sq"]), numbers
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, m: Any, v: Any, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any,
-        b2: Any, a2: Any, adaptive: Any, eps: Any, rate: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        if keep != 1:
-            p.mul_(keep)
-        m.mul_(b1).add_(d, alpha=a1)
-        v.mul_(b2).addcmul_(d, d, value=a2)
-        if adaptive:
-            p.addcdiv_(m, v.sqrt().add_(eps), value=-rate)
-        else:
-            p.add_(m, alpha=-rate)

@@ -4,8 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, first_numbers, gradient, zeros
+from ..framework.kernels.formula.functions import sqrt
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, first_numbers, penalized, zeros
 from .optimizer import check_options, number
+
+
+@update
+def rmsprop(
+    p: Any, g: Any, v: Any, mean: Any, buffer: Any, *, sign: Any, decay: Any, alpha: Any,
+    rest: Any, keep: Any, eps: Any, rate: Any, centered: Any,
+) -> Any:  # fmt: skip
+    """``p -= rate d / (sqrt(v - mean^2) + eps)``; with ``keep``, the quotient's sum in ``buffer``.
+
+    Without ``centered``, ``mean`` counts as 0.
+    """
+    d = penalized(g, p, sign=sign, decay=decay)
+    v = alpha * v + rest * d * d
+    if centered:
+        mean = alpha * mean + rest * d
+        step = d / (sqrt(v - mean * mean) + eps)
+    else:
+        step = d / (sqrt(v) + eps)
+    if keep > 0:
+        buffer = keep * buffer + step
+        p = p - rate * buffer
+    else:
+        p = p - rate * step
+    return p, v, mean, buffer
 
 
 class RMSprop(Elementwise):
@@ -38,7 +64,7 @@ class RMSprop(Elementwise):
         Tieleman and Hinton 2012; Graves 2013 for ``centered``, with eps where PyTorch has it.
     """
 
-    loop = "rmsprop"
+    rule = rmsprop
 
     def __init__(
         self,
@@ -82,23 +108,7 @@ class RMSprop(Elementwise):
             state["grad_avg"] if group["centered"] else None,
             state["momentum_buffer"] if momentum > 0 else None,
         )
-        numbers = (alpha, 1 - alpha, momentum, group["eps"], number(group["lr"]))
-        return held, (*first_numbers(group), *numbers)
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, v: Any, mean: Any, buffer: Any, sign: Any, decay: Any, alpha: Any,
-        rest: Any, keep: Any, eps: Any, rate: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        v.mul_(alpha).addcmul_(d, d, value=rest)
-        if mean is None:
-            below = v.sqrt().add_(eps)
-        else:
-            mean.mul_(alpha).add_(d, alpha=rest)
-            below = v.addcmul(mean, mean, value=-1).sqrt_().add_(eps)
-        if buffer is None:
-            p.addcdiv_(d, below, value=-rate)
-        else:
-            p.add_(buffer.mul_(keep).addcdiv_(d, below), alpha=-rate)
+        return held, {
+            **first_numbers(group), "alpha": alpha, "rest": 1 - alpha, "keep": momentum,
+            "eps": group["eps"], "rate": number(group["lr"]), "centered": group["centered"],
+        }  # fmt: skip

@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elementwise import Elementwise, filled, ones, zeros
+from ..framework.kernels.formula.functions import maximum, minimum
+from ..framework.kernels.formula.update import update
+from .elementwise import Elementwise, filled, zeros
 from .optimizer import check_options, need_pair, number
+
+
+@update
+def rprop(
+    p: Any, g: Any, before: Any, size: Any, *, sign: Any, shrink: Any, grow: Any, least: Any,
+    most: Any,
+) -> Any:  # fmt: skip
+    """A step of ``size`` against the gradient's sign; where that turned, no step, and shrink."""
+    d = sign * g
+    turned = d * before
+    changed = size * grow if turned > 0 else (size * shrink if turned < 0 else size)
+    size = minimum(maximum(changed, least), most)
+    before = 0 if turned < 0 else d
+    p = p - size if before > 0 else (p + size if before < 0 else p)
+    return p, before, size
 
 
 class Rprop(Elementwise):
@@ -33,7 +50,7 @@ class Rprop(Elementwise):
         Riedmiller and Braun 1993, in the form PyTorch computes.
     """
 
-    loop = "rprop"
+    rule = rprop
 
     def __init__(
         self,
@@ -69,17 +86,7 @@ class Rprop(Elementwise):
         """Count the step."""
         state["step"] += 1
         sign = -1.0 if group["maximize"] else 1.0
-        return (state["prev"], state["step_size"]), (sign, *group["etas"], *group["step_sizes"])
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, before: Any, size: Any, sign: Any, shrink: Any, grow: Any, least: Any,
-        most: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        turned = before.mul_(g).mul_(sign)
-        back = turned < 0
-        factor = ones(size).masked_fill_(turned > 0, grow).masked_fill_(back, shrink)
-        size.mul_(factor).clamp_(least, most)
-        before.copy_(g).mul_(sign).masked_fill_(back, 0)
-        p.addcmul_(before.sign(), size, value=-1)
+        (shrink, grow), (least, most) = group["etas"], group["step_sizes"]
+        return (state["prev"], state["step_size"]), {
+            "sign": sign, "shrink": shrink, "grow": grow, "least": least, "most": most,
+        }  # fmt: skip

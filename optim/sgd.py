@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..framework.kernels.formula.update import update
 from . import sparse_rows
-from .elementwise import Elementwise, first_numbers, gradient, zeros
+from .elementwise import Elementwise, first_numbers, penalized, zeros
 from .optimizer import check_options, number
 from .sparse_rows import is_sparse
+
+
+@update
+def sgd(p: Any, g: Any, *, sign: Any, decay: Any, rate: Any) -> Any:
+    """``p -= rate d``; d is the gradient."""
+    return p - rate * penalized(g, p, sign=sign, decay=decay)
+
+
+@update
+def momentum(
+    p: Any, g: Any, buffer: Any, *, sign: Any, decay: Any, keep: Any, add: Any, look: Any,
+    rate: Any,
+) -> Any:  # fmt: skip
+    """``buffer = keep buffer + add d; p -= rate buffer``, or ``rate (d + look buffer)``."""
+    d = penalized(g, p, sign=sign, decay=decay)
+    buffer = keep * buffer + add * d
+    p = p - rate * (d + look * buffer if look != 0 else buffer)
+    return p, buffer
 
 
 class SGD(Elementwise):
@@ -37,7 +56,6 @@ class SGD(Elementwise):
         Sutskever et al. 2013, with the learning rate outside the buffer, as PyTorch has it.
     """
 
-    loop = "momentum"
     _takes_sparse = True
 
     def __init__(
@@ -71,28 +89,13 @@ class SGD(Elementwise):
         """Prepare the step of one parameter."""
         if is_sparse(g):
             return sparse_rows.sgd(p, g, state, group)
-        momentum, rate = group["momentum"], number(group["lr"])
-        sign, decay = first_numbers(group)
-        if momentum == 0:
-            return self.planned("sgd", _plain_sgd, (p, g), (sign, decay, rate))
-        keep, add = momentum, 1 - group["dampening"]
+        share, numbers = group["momentum"], first_numbers(group)
+        numbers["rate"] = number(group["lr"])
+        if share == 0:
+            return self.planned(sgd, (p, g), numbers)
+        keep, add = share, 1 - group["dampening"]
         if state.get("momentum_buffer") is None:
             state["momentum_buffer"] = zeros(p)
             keep, add = 0.0, 1.0
-        look = momentum if group["nesterov"] else 0.0
-        numbers = (sign, decay, keep, add, look, rate)
-        return self.planned(self.loop, self.plain, (p, g, state["momentum_buffer"]), numbers)
-
-    @staticmethod
-    def plain(
-        p: Any, g: Any, buffer: Any, sign: Any, decay: Any, keep: Any, add: Any, look: Any,
-        rate: Any,
-    ) -> None:  # fmt: skip
-        """The recurrence in tensor ops."""
-        d = gradient(p, g, sign, decay)
-        buffer.mul_(keep).add_(d, alpha=add)
-        p.add_(d.add(buffer, alpha=look) if look else buffer, alpha=-rate)
-
-
-def _plain_sgd(p: Any, g: Any, sign: Any, decay: Any, rate: Any) -> None:
-    p.add_(g.add(p, alpha=sign * decay) if decay else g, alpha=-rate * sign)
+        numbers |= {"keep": keep, "add": add, "look": share if group["nesterov"] else 0.0}
+        return self.planned(momentum, (p, g, state["momentum_buffer"]), numbers)

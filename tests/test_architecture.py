@@ -165,7 +165,7 @@ LAYERS = """
     framework/ops/vision framework/ops/recurrent framework/ops/attention framework/ops/loss
     framework/vmap framework/autograd/functional framework/autograd/transforms
     framework/vmap/custom_function framework/vmap/transform framework/amp framework/interop
-    framework/distributions framework/blockwise framework/checkpointing framework/distributed
+    framework/distributions framework/updates framework/checkpointing framework/distributed
     framework/data
     framework/serialization framework/testing framework/codegen
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log

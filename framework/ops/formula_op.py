@@ -11,7 +11,7 @@ from typing import Any
 from ..kernels.common.elementwise import same_shape_float32, vectorized
 from ..kernels.formula.formula import Formula
 from ..kernels.formula.functions import TABLE
-from ..kernels.formula.reader import Apply
+from ..kernels.formula.steps import Apply
 from .registry import op
 from .signatures import broadcast, per_element, same
 

@@ -17,7 +17,7 @@ from lowtide.framework.kernels import cuda
 from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
 from lowtide.framework.kernels.cuda.kernel import TYPES, CudaKernel
 from lowtide.framework.kernels.cuda.printer import printed
-from lowtide.framework.kernels.formula.formula import FORMULAS
+from lowtide.framework.kernels.formula.declaration import DECLARED
 from tests.devices.test_cuda_kernels import NOT_PRINTED
 from tests.kernels.test_formula import variants
 
@@ -42,7 +42,7 @@ def kernels() -> dict[str, CudaKernel]:
             own = type(loop) is Kernel and loop.py_func.__module__ == module.__name__
             if own and key not in refused:
                 printed(loop)
-    for formula in FORMULAS.values():
+    for formula in DECLARED.values():
         for variant in variants(formula):
             printed(variant.loop)
     found: list[Any] = gc.get_objects()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import linecache
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +18,8 @@ from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
 from lowtide.framework.kernels.cuda import matmul
 from lowtide.framework.kernels.cuda.kernel import CudaKernel
 from lowtide.framework.kernels.cuda.printer import Unprintable, printed
-from lowtide.framework.kernels.formula.formula import FORMULAS
+from lowtide.framework.kernels.formula.declaration import DECLARED
+from lowtide.framework.kernels.formula.update import Update
 from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.convolution import routes
 from lowtide.framework.ops.elementwise import bitmask
@@ -50,7 +52,7 @@ def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, 
 
 # Loops that are no walk over flat arrays of one type, each with its own kernel or none.
 NOT_PRINTED = {
-    "optim.elementwise": {"_gradient"},
+    "optim.unscale": set(),
 }  # fmt: skip
 
 
@@ -67,10 +69,22 @@ def test_all_other_loops_are_printed(name: str) -> None:
     assert refused == NOT_PRINTED[name]
 
 
-@pytest.mark.parametrize("name", sorted(FORMULAS))
+@pytest.mark.parametrize("name", sorted(DECLARED))
 def test_the_loops_of_formulas_are_printed(name: str) -> None:
-    for variant in variants(FORMULAS[name]):
-        assert printed(variant.loop).arrays == 1 + len(FORMULAS[name].reader.elements)
+    for variant in variants(DECLARED[name]):
+        inputs = getattr(variant, "elements", ["out", *DECLARED[name].reader.elements])
+        assert printed(variant.loop).arrays == len(inputs)
+
+
+def test_a_cleared_cache_of_lines_does_not_matter() -> None:
+    made = Update(_sum_update, "cleared")
+    loop = made.variant({}).loop
+    linecache.clearcache()
+    assert "lt_cleared" in printed(loop).kernel.source
+
+
+def _sum_update(x: Any, y: Any) -> Any:
+    return x + y
 
 
 def _summed(x: Any) -> Any:
@@ -540,7 +554,7 @@ def test_a_scaler_unscales_and_sees_what_is_not_finite(kind: Any, wrong: float |
 
 
 def test_arrays_of_several_dtypes_are_refused() -> None:
-    kernel = printed(import_module("lowtide.framework.kernels.cpu.optim.elementwise").unscale)
+    kernel = printed(import_module("lowtide.framework.kernels.cpu.optim.unscale").unscale)
     arrays = SimArray(np.zeros(3)), SimArray(np.zeros(1, np.float32))
     with cuda_on_cpu.cuda_kernels(), pytest.raises(TypeError, match="arrays of one dtype"):
         kernel(SIM, *arrays, 2.0)
@@ -565,7 +579,7 @@ def test_a_kernel_that_does_not_compile_leaves_parameters_and_state_alone(
     prepare = CudaKernel.prepare
 
     def broken(kernel: CudaKernel, xp: Any, dtype: Any) -> Any:
-        if kernel.name == "lt_adamax" and dtype == np.float64:
+        if kernel.name == "lt_adamax_0" and dtype == np.float64:
             raise RuntimeError("NVRTC: no")
         return prepare(kernel, xp, dtype)
 

@@ -13,7 +13,8 @@ import pytest
 import lowtide as lt
 from lowtide.framework import testing
 from lowtide.framework.dtypes import float32, float64
-from lowtide.framework.kernels.formula.formula import FORMULAS, Formula, formula, loop_named
+from lowtide.framework.kernels.formula.declaration import DECLARED, loop_named
+from lowtide.framework.kernels.formula.formula import Formula, formula
 from lowtide.framework.kernels.formula.reader import NoFormula
 from lowtide.framework.ops.registry import OPS
 from tests.samples import over_samples
@@ -45,11 +46,11 @@ def by_elements(f, arrays, attributes):
     return np.array([f(*x, **attributes) for x in zip(*every, strict=True)], float).reshape(shape)
 
 
-@pytest.mark.parametrize("name", sorted(FORMULAS))
+@pytest.mark.parametrize("name", sorted(DECLARED))
 def test_a_formula_can_be_printed(name):
-    for variant in variants(FORMULAS[name]):
+    for variant in variants(DECLARED[name]):
         assert variant.calls.text()
-        assert variant.loop is loop_named(FORMULAS[name].module, variant.name)
+        assert variant.loop is loop_named(DECLARED[name].module, variant.name)
 
 
 @over_samples(of=lambda op: op.formula is not None)
@@ -266,7 +267,7 @@ def test_buffers_are_used_again():
 
 
 def test_the_plain_functions_take_what_arrays_hold():
-    functions = FORMULAS["lowtide.framework.ops.activation.gelu silu_of"].function.__globals__
+    functions = DECLARED["lowtide.framework.ops.activation.gelu silu_of"].function.__globals__
     assert functions["exp"](1000.0) == math.inf
     assert functions["minimum"](math.nan, 1.0) != functions["minimum"](math.nan, 1.0)
     assert functions["maximum"](2.0, 3.0) == 3.0

@@ -14,6 +14,7 @@ MEMORY = ("tests/memory",)
 REGIONS = ("tests/checkpointing/test_regions.py", "tests/checkpointing/test_passes.py")
 DATA = ("tests/data",)
 FILES = ("tests/serialization",)
+UPDATES = ("tests/kernels/test_update.py",)
 OPTIM = ("tests/optim",)
 
 
@@ -371,6 +372,35 @@ MUTANTS = (
         '*self._walk("        ", self.elements, lines), "",',
         '"        grad_i = grad[0]", *self._walk("        ", rest, lines), "",',
         ("tests/ops", "tests/kernels"),
+    ),
+    Mutant(
+        "an update writes its input while the old value is read",
+        "framework/kernels/formula/numpy_calls.py",
+        "(ends < begins or (ends == begins and not apart))", "True", UPDATES,
+    ),
+    Mutant(
+        "an update's second result that is the first is forgotten",
+        "framework/kernels/formula/numpy_calls.py",
+        "            if found[value] != element:", "            if False:", UPDATES,
+    ),
+    Mutant(
+        "numbers of a called formula are read as the caller's",
+        "framework/kernels/formula/reader.py",
+        "return self.given.get(node.id) or ", "return node or ", UPDATES,
+    ),
+    Mutant(
+        "half precision is not written back", "framework/updates.py",
+        "    rounded = [k for k in converted if variant.elements[k] in variant.written]",
+        "    rounded = []", UPDATES,
+    ),
+    Mutant(
+        "scratch is refused in the middle of a step", "framework/updates.py",
+        "    _scratch_tensors(wanted, device)  # what", "    # what", UPDATES,
+    ),
+    Mutant(
+        "an update of the last call is taken for another's numbers",
+        "framework/kernels/formula/update.py",
+        "        if known != attributes:", "        if known is None:", OPTIM,
     ),
     Mutant(
         "a value that a call waits for is overwritten", "framework/kernels/formula/numpy_calls.py",

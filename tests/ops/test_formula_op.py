@@ -156,7 +156,7 @@ def test_a_gradient_written_by_hand(made):
 # A number in the domain of each function.
 ARGUMENTS = {
     "abs": -0.7, "exp": 0.4, "expm1_of_negative": -0.8, "log": 1.7, "log1p_of_fraction": 0.3,
-    "log_of_rest": 0.6, "erf": 0.9, "normal_cdf": 0.5, "minimum": 0.2, "maximum": 0.7,
+    "log_of_rest": 0.6, "sqrt": 1.3, "erf": 0.9, "normal_cdf": 0.5, "minimum": 0.2, "maximum": 0.7,
 }  # fmt: skip
 
 

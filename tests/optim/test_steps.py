@@ -10,7 +10,6 @@ import pytest
 import lowtide as lt
 from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.views import tiled as cutting
-from lowtide.optim import elementwise
 from lowtide.optim.elementwise import Elementwise
 from tests.optim.cases import CASES, EXACT, OPTIONS, identity
 from tests.optim.runs import run
@@ -43,6 +42,20 @@ def made(name: str, options: dict[str, Any], device: str = "cpu", dtype: Any = l
     return p, getattr(lt.optim, name)([p], **options)
 
 
+def step_of(optimizer: Any, p: Any) -> Any:
+    """The update of a parameter's step, its tensors and its numbers."""
+    found = []
+
+    def planned(*given: Any) -> Any:
+        found.append(given)
+        return (int,)
+
+    optimizer.planned = planned
+    optimizer.step()
+    del optimizer.planned
+    return found[0]
+
+
 def extra_of(step: Any, device: str = "cpu") -> int:
     """Bytes above what lived before, at the peak of a step."""
     lt.reset_peak_memory_stats(device)
@@ -69,12 +82,24 @@ def test_the_first_step_takes_the_state_and_nothing_else(case):
 
 
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=identity)
-def test_a_plain_step_takes_pieces_however_large_the_parameter(case, monkeypatch):
+def test_a_step_that_is_not_compiled_takes_not_one_byte_on_the_cpu(case, monkeypatch):
     monkeypatch.setattr(thresholds, "COMPILED_STEP", 1 << 60)
-    monkeypatch.setattr(thresholds, "TILE", 1024)
-    p, optimizer = made(*case)
+    _, optimizer = made(*case)
     optimizer.step()
-    assert extra_of(optimizer.step) <= elementwise.TILES_ALIVE * 1024 * p.itemsize
+    assert extra_of(optimizer.step) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_elsewhere_it_takes_its_buffers_of_a_tile(name, monkeypatch):
+    monkeypatch.setattr(thresholds, "TILE_BYTES_ELSEWHERE", 8 * 1024)
+    p, optimizer = made(name, OPTIONS[name][0], "sim", lt.bfloat16)
+    optimizer.step()
+    update, tensors, numbers = step_of(optimizer, p)
+    variant, _ = update.of_call(numbers)
+    kinds = variant.calls.buffers
+    rows, masks = kinds.count("float") + len(variant.places), kinds.count("bool")
+    assert all(t is not None for t in (tensors[k] for k in variant.places))
+    assert extra_of(optimizer.step, "sim") == 1024 * (4 * rows + masks)
 
 
 @pytest.mark.parametrize("name", NAMES)

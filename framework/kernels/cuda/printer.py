@@ -97,7 +97,8 @@ class _Function:
     def __init__(self, function: Any, parts: dict[str, str]) -> None:
         self.function, self.parts = function, parts
         self.name = f"lt_{function.__name__.strip('_')}"
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        text = getattr(function, "source", None)  # of a formula: it is in no file
+        tree = ast.parse(text or textwrap.dedent(inspect.getsource(function))).body[0]
         assert isinstance(tree, ast.FunctionDef)
         self.body = tree.body
         self.parameters = [a.arg for a in tree.args.args]

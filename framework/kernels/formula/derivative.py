@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from math import pi, sqrt
 from typing import Any
 
-from .reader import Apply, Constant, Element, Local, Steps
+from .steps import Apply, Constant, Element, Local, Steps
 
 _ZERO, _ONE = Constant(0), Constant(1)
 _HEIGHT, _DENSITY = Constant(2 / sqrt(pi)), Constant(1 / sqrt(2 * pi))
@@ -38,7 +38,7 @@ class Derivative:
         self.tests: list[str] = base.tests
         self.numbers: list[str] = []
         outcomes = itertools.product([False, True], repeat=len(self.tests))
-        read = {name for outcome in outcomes for name in _read(self.steps(outcome))[0]}
+        read = {name for outcome in outcomes for name in self.steps(outcome).read()[0]}
         self.inputs = [e for e in base.elements if self.renamed[e] in read]
         self.elements = ["grad", *[self.renamed[e] for e in self.inputs]]
 
@@ -64,24 +64,6 @@ def _unused(word: str, steps: Steps) -> Iterator[str]:
     for k in itertools.count(1):
         if f"{word}_{k}" not in taken:
             yield f"{word}_{k}"
-
-
-def _read(steps: Steps) -> tuple[set[str], set[str]]:
-    # Names of the elements that a result depends on, and of the assignments.
-    assigned = dict(steps.assignments)
-    elements: set[str] = set()
-    needed: set[str] = set()
-    waiting = [steps.result]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Element):
-            elements.add(value.name)
-        elif isinstance(value, Local) and value.name not in needed:
-            needed.add(value.name)
-            waiting.append(assigned[value.name])
-        elif isinstance(value, Apply):
-            waiting += value.operands
-    return elements, needed
 
 
 def _shared(steps: Steps) -> Steps:
@@ -146,7 +128,7 @@ class _Reverse:
             if arrived is not None:
                 self._pass(value, self._kept(_sum(arrived)))
         self.made.result = _sum(self.gradients.get(f"element {self.renamed[name]}", []))
-        _, needed = _read(self.made)
+        _, needed = self.made.read()
         self.made.assignments = [(n, v) for n, v in self.made.assignments if n in needed]
         return self.made
 
@@ -227,6 +209,7 @@ _RULES: dict[str, Callable[..., tuple[Any, ...]]] = {
     "expm1_of_negative": lambda g, a: (_times(g, _apply("exp", a)),),
     "log": lambda g, a: (_apply("/", g, a),),
     "log1p_of_fraction": lambda g, a: (_apply("/", g, _apply("+", _ONE, a)),),
+    "sqrt": lambda g, a: (_apply("/", g, _apply("*", Constant(2), _apply("sqrt", a))),),
     "log_of_rest": lambda g, a: (_neg(_apply("/", g, _apply("-", _ONE, a))),),
     "erf": lambda g, a: (
         _times(g, _apply("*", _HEIGHT, _apply("exp", _neg(_apply("*", a, a))))),

@@ -15,25 +15,22 @@ Called with floats, it is itself: tests compare the others with that.
 from __future__ import annotations
 
 import inspect
-import itertools
-import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, overload
 
 from ...dtypes import bool_
 from ...spec import Spec
 from ..common.elementwise import vectorized
+from .declaration import Declaration, DeclaredVariant
 from .derivative import Derivative
 from .loop import Loop, compiled_loop, summing_loop
 from .numpy_calls import Calls, numpy_function
-from .reader import Reader, names_around
+from .reader import Reader
 from .scalar import evaluate
 
-FORMULAS: dict[str, Formula] = {}  # all that are declared, by module and name
 
-
-class Formula:
+class Formula(Declaration):
     """A formula, and what is printed of it.
 
     Args:
@@ -57,16 +54,10 @@ class Formula:
         when: Callable[..., bool],
         derived: Derivative | None = None,
     ) -> None:
-        self.function, self.name, self.fused, self.when = function, name, fused, when
-        self.derived = derived
-        self.module: str = function.__module__
-        file = function.__code__.co_filename
-        linecache.checkcache(file)
-        self._file_lines = linecache.getlines(file)  # now: later it may be replaced
-        FORMULAS[f"{self.module} {name}"] = self
+        super().__init__(function, name, fused)
+        self.when, self.derived = when, derived
         self.over_input = False
         self.plain = self._plain_kernel()
-        self._variants: dict[tuple[bool, ...], Variant] = {}
 
     def __call__(self, *elements: float, **numbers: Any) -> float:
         """Compute one element."""
@@ -76,9 +67,6 @@ class Formula:
         variant = self.variant(numbers)
         named = dict(zip(self.reader.elements, elements, strict=True))
         return evaluate(variant.steps, named, variant.numbers(numbers))
-
-    def __repr__(self) -> str:
-        return f"<formula {self.name}>"
 
     def _plain_kernel(self) -> Any:
         def plain(xp: Any, out: Any, *arrays: Any, **attributes: Any) -> None:
@@ -108,34 +96,14 @@ class Formula:
             return self.derived
         return Reader(self.function, self._file_lines)
 
-    @cached_property
-    def _outcome(self) -> Callable[..., tuple[bool, ...]]:
-        return self._of_attributes([f"bool({t})" for t in self.reader.tests])
-
-    def _of_attributes(self, texts: list[str]) -> Callable[..., tuple[Any, ...]]:
-        # A function of the attributes that returns the values of some expressions.
-        names = ", ".join(self.reader.attributes)
-        text = f"lambda {names}: ({''.join(f'{t}, ' for t in texts)})"
-        found: Callable[..., tuple[Any, ...]] = eval(text, names_around(self.function))
-        return found
-
-    def variant(self, attributes: dict[str, Any]) -> Variant:
-        """Return what is printed for the attributes of a call."""
-        return self.variant_of(self._outcome(**attributes) if self.reader.tests else ())
-
-    def outcomes(self) -> Iterator[tuple[bool, ...]]:
-        """All outcomes that the tests of its numbers may have."""
-        return itertools.product([False, True], repeat=len(self.reader.tests))
+    def new_variant(self, outcome: tuple[bool, ...]) -> Variant:
+        """Return what is printed for an outcome of the tests."""
+        return Variant(self, outcome)
 
     def derivative(self, by: str) -> Formula:
         """Return the formula ``(grad, inputs, numbers)`` of the gradient of an input."""
         derived = Derivative(self.reader, by)
         return Formula(self.function, f"{self.name}_by_{by}", self.fused, self.when, derived)
-
-    def variant_of(self, outcome: tuple[bool, ...]) -> Variant:
-        """Return what is printed for an outcome of the tests."""
-        found = self._variants.get(outcome)
-        return found or self._variants.setdefault(outcome, Variant(self, outcome))
 
     def loop_of(self, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
         """Return the compiled loop for the attributes of a call, and the numbers that it takes."""
@@ -148,32 +116,15 @@ class Formula:
         return tuple(out.like(dtype=bool_) if kind == "bool" else out for kind in kinds)
 
 
-class Variant:
-    """A formula for one outcome of the tests of its numbers.
+class Variant(DeclaredVariant):
+    """A formula for one outcome of the tests of its numbers."""
 
-    Attributes:
-        name: The formula's, and the outcome: ``gelu`` or ``gelu[1]``.
-    """
-
-    def __init__(self, formula: Formula, outcome: tuple[bool, ...]) -> None:
-        reader = formula.reader
-        self.formula = formula
-        self.steps = reader.steps(outcome)
-        texts = list(reader.numbers)
-        self.count = len(texts)
-        self._numbers = formula._of_attributes([f"float({t})" for t in texts])
-        self.name = formula.name
-        if outcome:
-            self.name += f"[{''.join('01'[v] for v in outcome)}]"
-
-    def numbers(self, attributes: dict[str, Any]) -> tuple[float, ...]:
-        """Return the numbers of a call."""
-        return self._numbers(**attributes) if self.count else ()
+    declared: Formula
 
     @cached_property
     def calls(self) -> Calls:
         """The calls of NumPy."""
-        formula = self.formula
+        formula = self.declared
         return Calls(
             formula.name, formula.reader.elements, self.count, self.steps, formula.over_input
         )
@@ -181,20 +132,19 @@ class Variant:
     @cached_property
     def numpy(self) -> Any:
         """``numpy(xp, out, *buffers, *inputs, *numbers)``."""
-        return numpy_function(self.calls, self.formula.module, self.name)
+        return numpy_function(self.calls, self.declared.module, self.name)
 
     @cached_property
     def loop(self) -> Any:
         """``loop(out, *inputs, *numbers)`` of flat arrays of one dtype."""
-        formula = self.formula
-        name = self.name.replace("[", "_").rstrip("]")
-        loop = Loop(name, formula.reader.elements, self.count, self.steps)
+        formula = self.declared
+        loop = Loop(self.identifier, formula.reader.elements, self.count, self.steps)
         return compiled_loop(loop, formula.module, self.name, formula.fused)
 
     @cached_property
     def sums(self) -> Any:
         """``sums(first tile, last tile, out, *inputs, *numbers)``: see ``loop.summing_loop``."""
-        return summing_loop(self.loop, self.formula.reader.elements, self.count)
+        return summing_loop(self.loop, self.declared.reader.elements, self.count)
 
 
 @overload
@@ -208,11 +158,3 @@ def formula(function: Any = None, *, fused: bool = True, when: Any = vectorized)
     if function is None:
         return partial(formula, fused=fused, when=when)
     return Formula(function, function.__name__, fused, when)
-
-
-def loop_named(module: str, name: str) -> Any:
-    """Return the compiled loop of a variant, by the formula's module and the variant's name."""
-    kind, name = name.split(":") if ":" in name else ("", name)
-    name, _, outcome = name.rstrip("]").partition("[")
-    found = FORMULAS[f"{module} {name}"].variant_of(tuple(v == "1" for v in outcome))
-    return found.sums if kind == "sums" else found.loop

@@ -17,8 +17,8 @@ class Function(NamedTuple):
     Attributes:
         numpy: The call in NumPy: ``{x}`` is the operand, ``{y}`` the second one, ``{out}`` where
             the result goes. ``special(xp)`` is the module of special functions.
-        loop: Name of the function in ``kernels/cpu/support/vector_math.py``, for float32; None for
-            a function of Python.
+        loop: Name of the function in ``kernels/cpu/support/vector_math.py``, for float32, or in
+            NumPy; None for a function of Python.
         second: What the second operand is, if there is one: ``"number"``, no element; or
             ``"hint"``, a part of the function's value that the caller computes anyway. NumPy does
             not need it.
@@ -57,6 +57,11 @@ def log_of_rest(x: float) -> float:
     return math.log1p(-x) if x < 1 else -math.inf
 
 
+def sqrt(x: float) -> float:
+    """The square root: NaN of what is less than 0."""
+    return math.sqrt(x) if x >= 0 else math.nan
+
+
 def erf(x: float) -> float:
     """The error function."""
     return math.erf(x)
@@ -84,6 +89,7 @@ TABLE: dict[str, Function] = {
     "log": Function("xp.log({x}, out={out})", "log32"),
     "log1p_of_fraction": Function("xp.log1p({x}, out={out})", "log1p32"),
     "log_of_rest": Function("negate(xp, {x}, {out}); xp.log1p({out}, out={out})", "log_of_rest32"),
+    "sqrt": Function("xp.sqrt({x}, out={out})", "np.sqrt"),
     "erf": Function("special(xp).erf({x}, out={out})", "erf32"),
     "normal_cdf": Function("special(xp).ndtr({x}, out={out})", "normal_cdf32", "hint"),
     "minimum": Function("xp.minimum({x}, {y}, out={out})", "lesser", "number"),

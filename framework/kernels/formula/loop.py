@@ -16,6 +16,8 @@ The loop takes the result, the inputs and the numbers of the call:
 
 A gradient that arrives from a mean or a sum is one number repeated. Then the array ``grad`` has one
 element, and the first of two loops runs.
+
+The loop of an update takes the arrays and the numbers, and writes some of the arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from .functions import TABLE
-from .reader import Apply, Constant, Element, Local, Number, Steps
+from .steps import Apply, Constant, Element, Local, Number, Steps
 
 #: The number of a call, as the loop takes it, and as it computes with it.
 GIVEN, CONVERTED = "n{}", "number_{}"
@@ -42,23 +44,26 @@ class Loop:
         elements: Names of the inputs.
         count: How many numbers it takes.
         steps: What it computes.
+        written: Of an update, the inputs that have new values.
     """
 
-    def __init__(self, name: str, elements: list[str], count: int, steps: Steps) -> None:
+    def __init__(
+        self, name: str, elements: list[str], count: int, steps: Steps,
+        written: list[str] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.elements, self.count, self.steps = name, elements, count, steps
+        self.written = written
         self.constants: dict[str, str] = {}
         self.functions: set[str] = set()
         self.used: set[int] = set()  # numbers that these steps use
 
     def text(self) -> str:
         """Return the function's source."""
+        if self.written is not None:
+            return self._text_of_update(self.written)
         repeated = self.elements[0] == "grad"
         lines = self._body("        " if not repeated else "            ")
-        numbers = [GIVEN.format(k) for k in range(self.count)]
-        head = [f"def {self.name}({', '.join(['out', *self.elements, *numbers])}):"]
-        head.append("    kind = out.dtype.type")
-        head += [f"    {name} = kind({text})" for text, name in self.constants.items()]
-        head += [f"    {CONVERTED.format(k)} = kind({GIVEN.format(k)})" for k in sorted(self.used)]
+        head = self._head(["out", *self.elements])
         if not repeated:
             return "\n".join([*head, *self._walk("    ", self.elements, lines), ""])
         rest = [e for e in self.elements if e != "grad"]
@@ -68,13 +73,40 @@ class Loop:
             *self._walk("        ", self.elements, lines), "",
         ])  # fmt: skip
 
-    def _walk(self, tab: str, elements: list[str], lines: list[str]) -> list[str]:
+    def _text_of_update(self, written: list[str]) -> str:
+        tab, first = " " * 8, self.elements[0]
+        results = zip(written, self.steps.result, strict=True)
+        lines = [
+            *self._assignments(tab),
+            *[f"{tab}{e}[i] = {self.expression(v)[0]}" for e, v in results],
+        ]
+        read = self.steps.read()[0]
+        walk = self._walk("    ", [e for e in self.elements if e in read], lines, first)
+        return "\n".join([*self._head(self.elements), *walk, ""])
+
+    def _head(self, arrays: list[str]) -> list[str]:
+        numbers = [GIVEN.format(k) for k in range(self.count)]
+        return [
+            f"def {self.name}({', '.join([*arrays, *numbers])}):",
+            f"    kind = {arrays[0]}.dtype.type",
+            *[f"    {name} = kind({text})" for text, name in self.constants.items()],
+            *[f"    {CONVERTED.format(k)} = kind({GIVEN.format(k)})" for k in sorted(self.used)],
+        ]
+
+    def _walk(
+        self, tab: str, elements: list[str], lines: list[str], over: str = "out"
+    ) -> list[str]:
         read = [f"{tab}    {e}_i = {e}[i]" for e in elements]
-        return [f"{tab}for i in range(out.size):", *read, *lines]
+        return [f"{tab}for i in range({over}.size):", *read, *lines]
 
     def _body(self, tab: str) -> list[str]:
-        lines = [f"{tab}{n} = {self.expression(v)[0]}" for n, v in self.steps.assignments]
-        return [*lines, f"{tab}out[i] = {self.expression(self.steps.result)[0]}"]
+        result = self.expression(self.steps.result)[0]
+        return [*self._assignments(tab), f"{tab}out[i] = {result}"]
+
+    def _assignments(self, tab: str) -> list[str]:
+        needed = self.steps.read()[1]
+        every = self.steps.assignments
+        return [f"{tab}{n} = {self.expression(v)[0]}" for n, v in every if n in needed]
 
     def expression(self, value: Any) -> tuple[str, int]:
         """Return the text of an expression, and how tightly it binds."""
@@ -141,11 +173,13 @@ def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
 
 
 def _defined(text: str, name: str, known: dict[str, Any], module: str, qualname: str) -> Any:
-    # The function of a text, which messages and the printer of CUDA C++ find by its file's name.
+    # The function of a text. Messages find it by its file's name, the printer of CUDA C++ by
+    # ``source``: anyone may clear the cache of lines.
     file = f"<formula {module}.{qualname}>"
     exec(compile(text, file, "exec"), known)
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     function = known[name]
+    function.source = text
     function.__module__, function.__qualname__ = module, qualname
     return function
 
@@ -163,6 +197,7 @@ def compiled_loop(loop: Loop, module: str, qualname: str, fused: bool) -> Any:
 
     text = loop.text()
     known: dict[str, Any] = {"__name__": module, "inf": float("inf"), "nan": float("nan")}
-    known |= {name: getattr(vector_math, name) for name in loop.functions if name != "abs"}
+    known |= {"np": np} if any(name.startswith("np.") for name in loop.functions) else {}
+    known |= {n: getattr(vector_math, n) for n in loop.functions if hasattr(vector_math, n)}
     function = _defined(text, loop.name, known, module, qualname)
     return jit.compiled(fastmath=jit.FUSED if fused else False)(function)

@@ -6,6 +6,9 @@
         ...
 
 Every call writes to ``out`` or to a buffer. A buffer is used again as soon as nothing reads it.
+
+The function of an update, ``(xp, *buffers, *inputs, *numbers)``, writes a new value into its input
+once nothing reads the old one.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ..common.special_functions import special
 from ..common.strided_ufuncs import negate
 from .functions import TABLE
 from .loop import GIVEN
-from .reader import Apply, Constant, Element, Local, Number, Steps
+from .steps import Apply, Constant, Element, Local, Number, Steps
 
 _UFUNCS = {
     "+": "add", "-": "subtract", "*": "multiply", "/": "true_divide",
@@ -56,6 +59,15 @@ class Calls:
     def __init__(
         self, name: str, elements: list[str], count: int, steps: Steps, over_input: bool
     ) -> None:
+        self._begin(name, elements, count, steps)
+        self._count(steps.result)
+        found = self._place(steps.result)
+        if not isinstance(found, int):
+            found = self._add("xp.copyto({out}, {0})", [found])
+        self.result = found
+        self.homes = self._allocate(over_input)
+
+    def _begin(self, name: str, elements: list[str], count: int, steps: Steps) -> None:
         self.name, self.elements, self.count = name, elements, count
         self.calls: list[_Call] = []
         self.bools: set[int] = set()
@@ -63,13 +75,8 @@ class Calls:
         self.assigned = dict(steps.assignments)
         self.locals: dict[str, Any] = {}  # computed when they are first read
         self.left: dict[str, int] = {}  # how often a local is read after here
-        self._count(steps.result)
-        found = self._place(steps.result)
-        if not isinstance(found, int):
-            found = self._add("xp.copyto({out}, {0})", [found])
-        self.result = found
         self.buffers: list[str] = []  # "float" or "bool" of each
-        self.homes = self._allocate(over_input)
+        self.first_parameters = ["xp", "out"]
 
     def _count(self, value: Any) -> None:
         if isinstance(value, Local):
@@ -138,20 +145,8 @@ class Calls:
     # Buffers
 
     def _allocate(self, over_input: bool) -> dict[int, str]:
-        group: dict[int, int] = {}  # of each value the first one in its buffer
-        for call in self.calls:
-            group[call.writes] = group[call.onto] if call.onto is not None else call.writes
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        inputs = -1  # the last call that reads an input
-        for k, call in enumerate(self.calls):
-            first.setdefault(group[call.writes], k)
-            last[group[call.writes]] = k
-            for r in call.reads:
-                if isinstance(r, int):
-                    last[group[r]] = max(last[group[r]], k)
-                elif r in self.elements:
-                    inputs = k
+        group, first, last, read = self._lifetimes()
+        inputs = max(read.values(), default=-1)  # the last call that reads an input
         final = group[self.result]
         last[final] = len(self.calls)
         if over_input and first[final] < inputs:
@@ -167,6 +162,25 @@ class Calls:
                 )
                 held[homes[owner]] = last[owner]
         return {value: homes[owner] for value, owner in group.items()}
+
+    def _lifetimes(self) -> tuple[dict[int, int], dict[int, int], dict[int, int], dict[str, int]]:
+        # Of each value the first one in its buffer; the first and the last call of each buffer; the
+        # last call that reads each input.
+        group: dict[int, int] = {}
+        for call in self.calls:
+            group[call.writes] = group[call.onto] if call.onto is not None else call.writes
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        read: dict[str, int] = {}
+        for k, call in enumerate(self.calls):
+            first.setdefault(group[call.writes], k)
+            last[group[call.writes]] = k
+            for r in call.reads:
+                if isinstance(r, int):
+                    last[group[r]] = max(last[group[r]], k)
+                elif r in self.elements:
+                    read[r] = k
+        return group, first, last, read
 
     def _allocate_apart(self, group: Any, first: Any, last: Any) -> dict[int, str]:
         # A result that is built while inputs are read gets a buffer, and is copied at the end.
@@ -208,12 +222,62 @@ class Calls:
         """Return the function's source."""
         buffers = [f"b{k}" for k in range(len(self.buffers))]
         numbers = [GIVEN.format(k) for k in range(self.count)]
-        parameters = ["xp", "out", *buffers, *self.elements, *numbers]
+        parameters = [*self.first_parameters, *buffers, *self.elements, *numbers]
         lines = [f"def {self.name}({', '.join(parameters)}):"]
         for call in self.calls:
             reads = [self.homes[r] if isinstance(r, int) else r for r in call.reads]
             lines.append("    " + call.text.format(*reads, out=self.homes[call.writes]))
         return "\n".join([*lines, ""])
+
+
+class UpdateCalls(Calls):
+    """The calls of an update.
+
+    Args:
+        name: Of the function that is printed.
+        elements: Names of the inputs.
+        count: How many numbers it takes.
+        steps: What it computes.
+        written: The inputs that have new values, in the order of the steps' results.
+    """
+
+    def __init__(
+        self, name: str, elements: list[str], count: int, steps: Steps, written: list[str]
+    ) -> None:
+        self._begin(name, elements, count, steps)
+        self.first_parameters = ["xp"]
+        for value in steps.result:
+            self._count(value)
+        results: dict[str, int] = {}
+        for element, value in zip(written, steps.result, strict=True):
+            found = self._place(value)
+            if not isinstance(found, int):
+                found = self._add("xp.copyto({out}, {0})", [found], apart=True)
+            results[element] = found
+        self.homes = self._allocate_results(results)
+
+    def _allocate_results(self, results: dict[str, int]) -> dict[int, str]:
+        group, first, last, read = self._lifetimes()
+        direct: dict[int, str] = {}  # buffers that are an input's array
+        for element, value in results.items():
+            owner = group[value]
+            begins, ends = first[owner], read.get(element, -1)
+            apart = next(c for c in self.calls if c.writes == owner).apart
+            if owner not in direct and (ends < begins or (ends == begins and not apart)):
+                direct[owner] = element
+            last[owner] = len(self.calls)
+        held: dict[str, int] = {}
+        homes: dict[int, str] = {}
+        for k, call in enumerate(self.calls):
+            owner = group[call.writes]
+            if owner not in homes:
+                homes[owner] = direct.get(owner) or self._buffer(k, owner, held, call)
+                held[homes[owner]] = last[owner]
+        found = {value: homes[owner] for value, owner in group.items()}
+        for element, value in results.items():
+            if found[value] != element:
+                found[self._add("xp.copyto({out}, {0})", [value])] = element
+        return found
 
 
 def _needed(value: Apply) -> tuple[Any, ...]:

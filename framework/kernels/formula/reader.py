@@ -8,15 +8,16 @@ from __future__ import annotations
 import __future__
 
 import ast
+import copy
 import inspect
 import textwrap
-from dataclasses import dataclass, field
 from types import CellType, CodeType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from .functions import TABLE, name_of
+from .steps import Apply, Constant, Element, Local, Number, Steps
 
 ARITHMETIC: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 COMPARISONS: dict[type, str] = {
@@ -47,85 +48,35 @@ class NoFormula(TypeError):
     """A function has something that a formula may not hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
-    """An element of an input."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """What an earlier step computed."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A number that the formula contains."""
-
-    value: float | int
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number of the call: an expression of attributes, computed once a call."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """An operation on operands.
-
-    Attributes:
-        what: ``+ - * /``, ``neg``, a comparison, ``& | not``, ``choose`` (condition, value where
-            it holds, value elsewhere), or a function of ``TABLE``.
-        operands: Of any of these classes.
-    """
-
-    what: str
-    operands: tuple[Any, ...]
-
-    @property
-    def condition(self) -> bool:
-        """True for what gives a bool."""
-        return self.what in COMPARISONS.values() or self.what in ("&", "|", "not")
-
-
-@dataclass(slots=True)
-class Steps:
-    """A formula for one outcome of the tests of its numbers: assignments, and the result."""
-
-    assignments: list[tuple[str, Any]] = field(default_factory=list)
-    result: Any = None
-
-
 class Reader:
     """Reads a function.
 
     Its positional parameters are elements of arrays, the keyword-only ones are numbers of the call.
     The body holds assignments to names, arithmetic (``+ - * /``), comparisons, ``and``, ``or``,
     ``not``, conditional expressions, calls of the functions in ``functions.TABLE`` and of other
-    formulas, ``if`` over numbers of the call, and ``return`` of one value.
+    formulas (their numbers by keyword), ``if`` over numbers of the call, and ``return`` of one
+    value. An update may return several names of elements, which have their new values by then.
 
     Args:
         function: The function.
         file_lines: The lines of its file.
+        update: It is an update.
 
     Attributes:
         elements: Names of the inputs.
         attributes: Names of the numbers of the call.
         tests: Python of each condition that numbers of the call decide.
         numbers: Python of each number of the call that the last :meth:`steps` use.
+        written: Of an update, the names that it returns.
     """
 
-    def __init__(self, function: Any, file_lines: list[str]) -> None:
+    def __init__(self, function: Any, file_lines: list[str], update: bool = False) -> None:
         self.function = function
+        self.written: list[str] | None = [] if update else None
         parameters = inspect.signature(function).parameters.values()
         self.elements = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.attributes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         if len(self.elements) + len(self.attributes) != len(parameters) or not self.elements:
             raise NoFormula(
                 f"formula {function.__qualname__}: parameters are elements of arrays, and behind * "
@@ -142,20 +93,24 @@ class Reader:
         self.numbers: list[str] = []
         self.known: dict[str, Any] = {}
         self.count = 0
+        self.given: dict[str, ast.expr] | None = None  # numbers, by the formula that calls this one
         self._collect(tree.body)
         self._check_all_read()
 
     def steps(self, outcome: tuple[bool, ...]) -> Steps:
         """Return the steps for one outcome of the tests."""
-        self.outcome = dict(zip(self.tests, outcome, strict=True))
-        self.numbers = []
+        found = self._steps(dict(zip(self.tests, outcome, strict=True)), [])
+        self._check_source()
+        return found
+
+    def _steps(self, outcome: dict[str, bool], numbers: list[str]) -> Steps:
+        self.outcome, self.numbers = outcome, numbers
         self.known = {name: Element(name) for name in self.elements}
         self.count = 0
         self.made = Steps()
         self._block(self.body)
         if self.made.result is None:
             self.refuse(self.body[-1], "no value is returned")
-        self._check_source()
         return self.made
 
     def refuse(self, node: ast.AST, why: str) -> NoReturn:
@@ -182,14 +137,17 @@ class Reader:
     def _collect(self, body: list[ast.stmt]) -> None:
         for node in (n for statement in body for n in ast.walk(statement)):
             if isinstance(node, ast.If | ast.IfExp) and self._of_numbers(node.test):
-                text = ast.unparse(node.test)
+                text = self._text(node.test)
                 if text not in self.tests and not self._of_numbers(node):
                     self.tests.append(text)
             elif isinstance(node, ast.If):
                 self.refuse(node.test, "an if statement tests numbers of the call")
+            elif isinstance(node, ast.Call) and self._reader_of(node) is not None:
+                self.tests += [t for t in self._called(node).tests if t not in self.tests]
 
     def _check_all_read(self) -> None:
         read = {n.id for s in self.body for n in ast.walk(s) if isinstance(n, ast.Name)}
+        read |= {*self.elements[:1]} if self.written is not None else set()
         for name in (*self.elements, *self.attributes):
             if name not in read:
                 self.refuse(self.body[0], f"{name} is not used by")
@@ -207,6 +165,16 @@ class Reader:
         value = self.around.get(name)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
+    def _text(self, node: ast.expr) -> str:
+        # Of an expression of numbers, in terms of the formula that is printed.
+        return ast.unparse(self._in_terms_of_caller(node))
+
+    def _in_terms_of_caller(self, node: ast.expr) -> ast.expr:
+        if self.given is None:
+            return node
+        changed: ast.expr = _InTermsOfCaller(self.given, self._constant).visit(copy.deepcopy(node))
+        return changed
+
     # Statements
 
     def _block(self, body: list[ast.stmt]) -> None:
@@ -216,23 +184,35 @@ class Reader:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 continue  # the docstring
             if isinstance(node, ast.Return) and node.value is not None:
-                self.made.result = self._expression(node.value)
+                returned = self._expression if self.written is None else self._new_values
+                self.made.result = returned(node.value)
             elif (
                 isinstance(node, ast.Assign)
                 and len(node.targets) == 1
                 and isinstance(node.targets[0], ast.Name)
             ):
                 self._assign(node.targets[0].id, self._expression(node.value))
-            elif isinstance(node, ast.If) and ast.unparse(node.test) in self.outcome:
-                self._branch(node)
+            elif isinstance(node, ast.If) and self._decided(node.test) is not None:
+                self._block(node.body if self._decided(node.test) else node.orelse)
                 if self.made.result is not None:
                     return
             else:
                 self.refuse(node, "no such statement in a formula")
 
-    def _branch(self, node: ast.If) -> None:
-        chosen = node.body if self.outcome[ast.unparse(node.test)] else node.orelse
-        self._block(chosen)
+    def _decided(self, test: ast.expr) -> bool | None:
+        return self.outcome.get(self._text(test)) if self._of_numbers(test) else None
+
+    def _new_values(self, node: ast.expr) -> tuple[Any, ...]:
+        # Of the elements that an update returns, or of the first.
+        if not isinstance(node, ast.Tuple):
+            self.written = self.elements[:1]
+            return (self._expression(node),)
+        self.written = []
+        for name in node.elts:
+            if not isinstance(name, ast.Name) or name.id not in self.elements:
+                self.refuse(node, "an update returns parameters that have new values")
+            self.written.append(name.id)
+        return tuple(self.known[name] for name in self.written)
 
     def _assign(self, name: str, value: Any) -> None:
         self.known[name] = self._kept(name, value) if isinstance(value, Apply) else value
@@ -274,7 +254,7 @@ class Reader:
                 return Apply(sign, (self._expression(left), self._expression(right)))
             case ast.IfExp():
                 return self._choice(node)
-            case ast.Call(func=ast.Name(), keywords=[]):
+            case ast.Call(func=ast.Name()):
                 return self._call(node)
         return self.refuse(node, "no such expression in a formula")
 
@@ -285,7 +265,7 @@ class Reader:
         return Apply(sign, (left, right))
 
     def _number(self, node: ast.expr) -> Number:
-        text = ast.unparse(node)
+        text = self._text(node)
         if text not in self.numbers:
             self.numbers.append(text)
         return Number(self.numbers.index(text))
@@ -306,7 +286,7 @@ class Reader:
         return found
 
     def _choice(self, node: ast.IfExp) -> Any:
-        decided = self.outcome.get(ast.unparse(node.test))
+        decided = self._decided(node.test)
         if decided is not None:
             return self._expression(node.body if decided else node.orelse)
         test = self._condition(node.test)
@@ -314,32 +294,77 @@ class Reader:
 
     def _call(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Name)
-        callee = self.around.get(node.func.id, abs if node.func.id == "abs" else None)
         given = [self._expression(a) for a in node.args]
-        name = name_of(callee)
+        name = self._of_table(node)
         if name is None:
-            return self._inlined(node, callee, given)
+            return self._inlined(node, given)
         second = TABLE[name].second
         number = second == "number"
         wanted = 1 if second is None else 2
-        if len(given) != wanted or (number and not isinstance(given[1], Constant | Number)):
+        wrong = len(given) != wanted or node.keywords
+        if wrong or (number and not isinstance(given[1], Constant | Number)):
             more = "" if wanted == 1 else ", and a number" if number else ", and another"
             self.refuse(node, f"{name} takes an element{more}")
         return Apply(name, tuple(given))
 
-    def _inlined(self, node: ast.Call, callee: Any, given: list[Any]) -> Any:
+    def _of_table(self, node: ast.Call) -> str | None:
+        # The name of a function that is called, in functions.TABLE.
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        return name_of(self.around.get(name, abs if name == "abs" else None))
+
+    def _inlined(self, node: ast.Call, given: list[Any]) -> Any:
         # Another formula, written in here.
-        declared = getattr(callee, "op", None)  # of a function of tensors
-        reader = getattr(getattr(declared, "formula", callee), "reader", None)
-        if not isinstance(reader, Reader):
-            return self.refuse(node, f"{ast.unparse(node.func)} is no function of formulas")
-        if reader.attributes or len(given) != len(reader.elements):
-            self.refuse(node, f"{ast.unparse(node.func)} takes {len(reader.elements)} elements")
-        steps = reader.steps(())
-        known: dict[str, Any] = dict(zip(reader.elements, given, strict=True))
+        called = self._called(node)
+        if len(given) != len(called.elements):
+            self.refuse(node, f"{ast.unparse(node.func)} takes {len(called.elements)} elements")
+        steps = called._steps(self.outcome, self.numbers)
+        called._check_source()
+        known: dict[str, Any] = {}
+        for name, value in zip(called.elements, given, strict=True):
+            known[name] = self._kept(name, value) if isinstance(value, Apply) else value
         for name, value in steps.assignments:
             known[name] = self._kept(name, _replaced(value, known))
         return _replaced(steps.result, known)
+
+    def _reader_of(self, node: ast.Call) -> Reader | None:
+        # Of a formula that is called.
+        callee = self.around.get(node.func.id) if isinstance(node.func, ast.Name) else None
+        declared = getattr(callee, "op", None)  # of a function of tensors
+        found = getattr(declared, "formula", callee)
+        if getattr(found, "function", None) is self.function:
+            self.refuse(node, "a formula does not call itself")
+        reader = getattr(found, "reader", None)
+        return reader if isinstance(reader, Reader) and reader.written is None else None
+
+    def _called(self, node: ast.Call) -> Reader:
+        # The reader of a formula that is called, which knows the numbers that it is given.
+        reader = self._reader_of(node)
+        if reader is None:
+            return self.refuse(node, f"{ast.unparse(node.func)} is no function of formulas")
+        numbers: dict[Any, ast.expr] = {n: ast.Constant(v) for n, v in reader.defaults.items()}
+        numbers |= {k.arg: k.value for k in node.keywords}
+        if set(numbers) != {*reader.attributes}:
+            wanted = ", ".join(reader.attributes) or "none"
+            self.refuse(node, f"{ast.unparse(node.func)} takes these numbers, by keyword: {wanted}")
+        called = copy.copy(reader)
+        called.given, called.tests = {}, []
+        for name, value in numbers.items():
+            names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+            if not all(n in self.attributes or self._constant(n) is not None for n in names):
+                self.refuse(value, "a number of a formula is one of the call")
+            called.given[str(name)] = self._in_terms_of_caller(value)
+        called._collect(called.body)
+        return called
+
+
+class _InTermsOfCaller(ast.NodeTransformer):
+    # Puts what a caller gives in the place of a formula's numbers, and values in that of constants.
+
+    def __init__(self, given: dict[str, ast.expr], constant: Any) -> None:
+        self.given, self.constant = given, constant
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.given.get(node.id) or ast.Constant(self.constant(node.id))
 
 
 def _compiled(tree: ast.FunctionDef, imported: CodeType) -> CodeType:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .functions import PLAIN
-from .reader import Apply, Constant, Element, Local, Steps
+from .steps import Apply, Constant, Element, Local, Steps
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "<": operator.lt, "<=": operator.le,

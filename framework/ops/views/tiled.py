@@ -12,6 +12,7 @@ from typing import Any
 from ... import execution
 from ...autograd import given_ops
 from ...kernels.runtime import thresholds
+from ..creation.fill import empty
 from .view_as_real import view_as_real
 
 
@@ -34,6 +35,12 @@ def tiles(*tensors: Any) -> Iterator[Sequence[Any]]:
 
 
 given_ops.tiles = tiles
+
+
+def reserve(tensor: Any, count: int) -> None:
+    """Allocate and free so many tiles, so that a memory limit refuses them before any write."""
+    size = count * min(tensor.numel(), limit_of(tensor))
+    empty(size, dtype=tensor.dtype, device=tensor.device)
 
 
 def _cut(views: list[Any], limit: int) -> Iterator[Sequence[Any]]:

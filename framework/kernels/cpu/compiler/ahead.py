@@ -18,7 +18,7 @@ from importlib import import_module
 from tempfile import TemporaryFile
 from typing import Any
 
-from ...formula.formula import loop_named
+from ...formula.declaration import loop_named
 from . import library
 from .kernel import Kernel
 from .standard import KERNELS

@@ -56,6 +56,9 @@ lowtide.framework.ops.loss.regression bent_slope f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f
 lowtide.framework.ops.loss.regression squared_slope f4:1C,f4:1C,f4:1C,f4:1C -
 lowtide.framework.ops.loss.regression sums:bent_error i8,i8,f8:1C,f4:1C,f4:1C,f8,f8 -
 lowtide.framework.ops.loss.regression sums:squared_error i8,i8,f8:1C,f4:1C,f4:1C -
+lowtide.optim.adam adam[00] f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8,f8,f8,f8,f8 contract
+lowtide.optim.rmsprop rmsprop[000] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8 contract
+lowtide.optim.sgd momentum[00] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8 contract
 normalization.batch_norm _batch_norm f4:3C,f4:1C,f4:1C,f4:1C,f4:3C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
 normalization.batch_norm _batch_norm_grad f4:3C,f4:1C,f4:1C,f4:3C,f4:3C,f4:1C,f4:1C,f4:1C,i8,i8 contract+reassoc
 normalization.batch_norm _group_norm f4:4C,f4:2C,f4:2C,f4:4C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
@@ -65,9 +68,6 @@ normalization.layer_norm _grad_of_lines f4:1C,f4:1C,f4:2C,f4:2C,f4:1C,f4:1C,i8,i
 normalization.layer_norm _grad_of_rows f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,i8,i8 contract+reassoc
 normalization.layer_norm add_rows f4:2C,f4:2C,i8:1C -
 normalization.layer_norm layer_norm f4:2C,f4:1C,f4:1C,f4:2C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
-optim.elementwise adam f4:1C,f4:1C,f4:1C,f4:1C,f4:1C,f4s,f4s,f4s,f4s,f4s,f4s,f4s,f4s,f4s,f4s contract
-optim.elementwise momentum f4:1C,f4:1C,f4:1C,f4s,f4s,f4s,f4s,f4s,f4s contract
-optim.elementwise rmsprop f4:1C,f4:1C,f4:1C,f4:1C,f4:1C,f4s,f4s,f4s,f4s,f4s,f4s,f4s contract
 pooling.adaptive average f4:4C,f4:4C contract+reassoc
 pooling.adaptive average_grad f4:4C,f4:4C -
 pooling.max_pool3d max_pool f4:4C,u1:4C,f4:4C,i8x3,i8x3,i8x3,i8x3 -
