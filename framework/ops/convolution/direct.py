@@ -20,9 +20,10 @@ from ...kernels.runtime import threads
 from .sizes import INPUT, Route, Sizes, as_3d, ceil_div, evenly, given_bias, tiles, volumes
 
 # Measured in float32 on an AMD EPYC with 1 MiB of second-level cache a core.
-# Bytes of a tile. 8 x 64 x 56 x 56 by 3 x 3, one thread: 19.9 ms at 2^16 to 2^18, 19.1 here, 18.2
-# at 2^20 to 2^22; the gradient of the weight 17.4 to 18.1, the most at 2^22. Each thread has one.
-TILE = 3 << 18
+# Bytes of a tile; each thread has one. 8 x 64 x 56 x 56 by 3 x 3, one thread: 19.9 ms at 2^16 to
+# 2^18, 18.2 at 2^20 to 2^22. The gradient of the weight reads a tile for each panel: 17.4 to 18.1,
+# the most at 2^22.
+TILE, WEIGHT_TILE = 3 << 19, 3 << 18
 # At most that are summed up before they are added to the result. It is for accuracy: the error of
 # 2304 random products is 2.0e-5 here, 1.5e-5 at 384 and 4.0e-5 in one sum, in the same time.
 PRODUCTS = 768
@@ -35,6 +36,10 @@ SHARED_SUMS = 1 << 20
 # Bytes of sums at a time; where they are more, images are laid out again. 512 x 512 x 3 x 3: 41 ms
 # at 2^19, 24 at 2^21 and 2^23.
 SUMS = 1 << 21
+# Panels that read an image together, so that a tile may be larger than the second-level cache. With
+# 512 KiB of it, 8 x 128 x 28 x 28 by 3 x 3: 76 GFLOP/s with one panel, 81 here; with stride 2, 58
+# and 64. No difference was seen between 4 and 8.
+BESIDE = 4
 _GROUP, _ROWS, _TOGETHER = 64, 8, 3  # as in microkernel.py, which imports Numba
 
 
@@ -62,9 +67,9 @@ class _Direct(Route):
         self.by_image = by_image and self.batch >= self.threads
         self.workers = self.threads if self.by_image else min(self.threads, self.panels)
 
-    def choose_tile(self, lines):
-        """Images and lines of a tile, such that :meth:`room` for it is in the cache."""
-        limit = TILE // self.itemsize
+    def choose_tile(self, lines, size):
+        """Images and lines of a tile, such that :meth:`room` for it is ``size`` bytes at most."""
+        limit = size // self.itemsize
         one, fixed = self.room(1, lines), self.room(1, 0)
         area = prod(self.out)
         if one <= limit or area < POSITIONS:
@@ -115,8 +120,9 @@ class Direct(_Direct):
             self.first, self.positions = [0, 0, 0], self.out
         self.divide(rows, True)
         most = max(1, PRODUCTS // count)  # channels
-        self.packed = _ROWS * count * evenly(self.channels, most)
-        self.tile = self.choose_tile(self.positions[self.axis])
+        self.beside = max(1, min(BESIDE, self.panels // self.groups))
+        self.packed = self.beside * _ROWS * count * evenly(self.channels, most)
+        self.tile = self.choose_tile(self.positions[self.axis], TILE)
         self.known: dict[tuple[int, int, int], tuple[object, ...]] = {}
 
     def _box(self, lines):
@@ -133,7 +139,8 @@ class Direct(_Direct):
             images * positions[0] * positions[1] * ceil_div(positions[2], self.lanes),
             ceil_div(images * prod(box), self.lanes),
         )
-        return layout, _ROWS * self.lanes * (ceil_div(groups, _TOGETHER) * _TOGETHER)
+        sums = _ROWS * self.lanes * (ceil_div(groups, _TOGETHER) * _TOGETHER)
+        return layout, self.beside * sums
 
     def room(self, images, lines):
         """Elements of scratch for a tile."""
@@ -213,7 +220,7 @@ class Direct(_Direct):
                 convolve(
                     out, room[:layout], room[layout : layout + sums],
                     room[layout + sums : layout + sums + self.packed], source, flat, given,
-                    self.groups, (n, m), panels, self.strides, *known[m - n, r, s],
+                    self.groups, (n, m), panels, self.beside, self.strides, *known[m - n, r, s],
                 )  # fmt: skip
 
         self.side_by_side(body)
@@ -251,7 +258,7 @@ class DirectWeight(_Direct):
             fit = max(1, SUMS // (one * self.itemsize))
             self.some = evenly(ceil_div(self.panels, self.workers), fit)
         self.sums = self.some * one
-        self.tile = self.choose_tile(self.out[self.axis])
+        self.tile = self.choose_tile(self.out[self.axis], WEIGHT_TILE)
 
     def _box(self, lines):
         extent = [*self.out]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from .depthwise import Depthwise, Sliding
@@ -23,6 +24,10 @@ from .sizes import INPUT, OUT, WEIGHT, Route, Sizes
 # one thread: 12 products take 0.25 ms directly and 0.21 by columns, 16 take 0.30 and 0.39, 27 take
 # 0.38 and 0.84.
 TAPS = 16
+# Positions of an image up to which the gradient of a 1 x 1 weight is a product of matrices. Eight
+# images of 7 x 7, 512 to 2048 channels: 31 GFLOP/s directly, 70 so; 14 x 14, 256 to 1024: 50, 65;
+# 28 x 28, 128 to 512: 60 both.
+FEW = 256
 KEPT = 1024  # routes, some kB each: all of a large net with a few sizes of batches
 
 
@@ -51,7 +56,8 @@ TABLE = (
         "a tile with its padding, its sums and packed weights, for each thread",
     ),
     Row(
-        DirectWeight, (WEIGHT,), lambda s: s.compiled,
+        DirectWeight, (WEIGHT,),
+        lambda s: s.compiled and not (s.pointwise and prod(s.out) <= FEW),
         "a tile of the input and one of the gradient, and sums as long as the weight's gradient "
         "or a few of its panels, for each thread",
     ),

@@ -165,6 +165,7 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
     shape, window, _ = GEOMETRIES[name]
     arrays = [numbers(*s).detach().numpy().astype(dtype) for s in (shape, window, window[:1])]
     monkeypatch.setattr(direct, "TILE", 1 << 14)
+    monkeypatch.setattr(direct, "WEIGHT_TILE", 1 << 14)
     monkeypatch.setattr(thresholds, "TILE_BYTES", 1 << 14)
     monkeypatch.setattr(thresholds, "PRODUCT_THREAD", 1)
     monkeypatch.setattr(direct, "POSITIONS", 40)
@@ -180,11 +181,12 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
 
 
 MORE = ("strided", "groups", "volume steps")  # each is compiled anew
-FOR_SMALL_REGISTERS = ["plain", *(pytest.param(n, marks=pytest.mark.deep) for n in MORE)]
+FOR_REGISTERS = ["plain", *(pytest.param(n, marks=pytest.mark.deep) for n in MORE)]
 
 
-@pytest.mark.parametrize("name", FOR_SMALL_REGISTERS)
-def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch):
+@pytest.mark.parametrize("size", [32, 64])
+@pytest.mark.parametrize("name", FOR_REGISTERS)
+def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):
     # Processors have registers of 64 bytes or smaller ones: the loop is written for both.
     from lowtide.framework.kernels.cpu.compiler import library
     from lowtide.framework.kernels.cpu.convolution import direct as kernels
@@ -194,8 +196,9 @@ def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch
     arrays = [numbers(*s).detach().numpy().astype(np.float32) for s in (shape, window, window[:1])]
     compiled(monkeypatch, True)
     usual = convolved(name, arrays, np.float32)
-    monkeypatch.setattr(microkernel, "_REGISTER", 32)
-    monkeypatch.setattr(microkernel, "_GROUPS", 1)
+    monkeypatch.setattr(microkernel, "_REGISTER", size)
+    monkeypatch.setattr(microkernel, "_AT_ONCE", {32: 4, 64: 8}[size])
+    monkeypatch.setattr(microkernel, "_STEPS", 20)
     monkeypatch.setattr(library, "folder", lambda: None)  # not those of the usual size
     for module, kernel in (
         (microkernel, "accumulate"),
@@ -205,7 +208,7 @@ def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch
         again = jit.compiled(getattr(module, kernel).py_func)
         monkeypatch.setattr(kernels, kernel, again)
     for a, b in zip(usual, convolved(name, arrays, np.float32), strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

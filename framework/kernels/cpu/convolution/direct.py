@@ -139,22 +139,25 @@ def _hand_out(
 @compiled
 def convolve(
     out: Any, buffer: Any, sums: Any, packed: Any, x: Any, weight: Any, bias: Any, groups: int,
-    images: Any, panels: Any, strides: Any, firsts: Any, step: Any, box: Any, which: Any,
-    offsets: Any, phases: Any, to: Any,
+    images: Any, panels: Any, beside: int, strides: Any, firsts: Any, step: Any, box: Any,
+    which: Any, offsets: Any, phases: Any, to: Any,
 ) -> None:  # fmt: skip
     """Fill some of ``out`` with the products of windows: a tile of it, some panels of rows.
+
+    Several panels are beside each other: what they read of the image is then in a cache.
 
     Args:
         out: (images, channels, depth, height, width), as ``x``.
         buffer: For ``x`` with its padding, as :func:`_lay` fills it, and a group.
-        sums: For (rows, positions).
-        packed: For (channels, window, rows); what it holds says how many channels at a time.
+        sums: For (panels, rows, positions).
+        packed: For (panels, channels, window, rows); its size says how many channels at a time.
         x: The images.
         weight: Flat.
         bias: Of the length 0 if there is none.
         groups: Of channels, that do not mix.
         images: First and last.
         panels: First and last of the panels of rows (channels of ``out``) in all groups.
+        beside: How many panels are taken at a time.
         strides: Of weight, from row to row and from channel to channel of ``x``.
         firsts: (phases of x, 3); see :func:`_lay`, as for the next two.
         step: Of ``x``.
@@ -168,9 +171,10 @@ def convolve(
     rows, channels = out.shape[1] // groups, x.shape[1] // groups
     per = (rows + ROWS - 1) // ROWS
     lanes = GROUP // x.itemsize
-    pitch = sums.size // ROWS
+    pitch = sums.size // (beside * ROWS)
+    room = packed.size // beside
     span = count * box[0] * box[1] * box[2]
-    zero, begins = x.dtype.type(0), np.int64(0)
+    zero = x.dtype.type(0)
     for g in range(panels[0] // per, (panels[1] + per - 1) // per):
         _lay(buffer, x, g * channels, channels, image, count, firsts, step, box)
         for q in range(phases.shape[0]):
@@ -179,17 +183,23 @@ def convolve(
             extent = (phases[q, 5], phases[q, 6], phases[q, 7])
             if extent[0] <= 0 or extent[1] <= 0 or extent[2] <= 0:
                 continue
-            most = min(channels, packed.size // (ROWS * max(taps, 1)))
-            for panel in range(max(panels[0], g * per), min(panels[1], (g + 1) * per)):
+            most = min(channels, room // (ROWS * max(taps, 1)))
+            last = min(panels[1], (g + 1) * per)
+            for panel in range(max(panels[0], g * per), last, beside):
                 row = (panel - g * per) * ROWS
-                live = min(ROWS, rows - row)
-                for r in range(ROWS):
-                    given = r < live and bias.size > 0
+                some_panels = min(beside, last - panel)
+                for r in range(some_panels * ROWS):
+                    given = row + r < rows and bias.size > 0
                     sums[r * pitch : (r + 1) * pitch] = bias[g * rows + row + r] if given else zero
                 for c in range(0, channels if taps > 0 else 0, most):
                     some = min(most, channels - c)
-                    base = g * (weight.size // groups) + row * strides[0] + c * strides[1]
-                    _pack(packed, weight, base, strides, some, live, which[begin:end])
+                    for p in range(some_panels):
+                        first_row = row + p * ROWS
+                        base = g * (weight.size // groups) + first_row * strides[0] + c * strides[1]
+                        _pack(
+                            packed[p * room :], weight, base, strides, some,
+                            min(ROWS, rows - first_row), which[begin:end],
+                        )  # fmt: skip
                     tail = buffer[c * firsts.shape[0] * span :]
                     position: Any = np.int64(0)
                     v: Any = np.int64(0)
@@ -198,13 +208,20 @@ def convolve(
                         two = _after(one + lanes, count, box, extent)
                         three = _after(two + lanes, count, box, extent) if two >= 0 else -1
                         position = _after(three + lanes, count, box, extent) if three >= 0 else -1
-                        accumulate(
-                            sums, v, pitch, packed, begins, tail, one, max(two, 0), max(three, 0),
-                            some, firsts.shape[0] * span, offsets[begin:end],
-                        )  # fmt: skip
+                        for p in range(some_panels):
+                            accumulate(
+                                sums, p * ROWS * pitch + v, pitch, packed, p * room, tail, one,
+                                max(two, 0), max(three, 0), some, firsts.shape[0] * span,
+                                offsets[begin:end],
+                            )  # fmt: skip
                         v += TOGETHER * lanes
-                first = g * rows + row
-                _hand_out(out, sums, image, count, first, live, phases[q, 2:5], to, box, extent)
+                for p in range(some_panels):
+                    first_row = row + p * ROWS
+                    _hand_out(
+                        out, sums[p * ROWS * pitch : (p + 1) * ROWS * pitch], image, count,
+                        g * rows + first_row, min(ROWS, rows - first_row), phases[q, 2:5], to, box,
+                        extent,
+                    )  # fmt: skip
 
 
 @compiled

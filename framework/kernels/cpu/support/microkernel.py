@@ -5,8 +5,10 @@ it adds up ``scalars[step, row] * x[start + offsets[step]]`` for eight rows and 
 neighbors at once, which are 24 registers of sums, and uses each number that it reads several times.
 The compiler's own choice of registers for such a loop is poor, so it is spelled out here.
 
-It is tuned for registers of 64 bytes, of which there are 32; with 32 bytes it takes a register
-of one group at a time. The results are the same to the bit.
+Registers of 64 bytes are 32: eight rows by three of them are 24 sums, three numbers and one scalar.
+Registers of 32 bytes are 16: four rows by three of them are 12 sums. So the rows are taken in two
+halves, and so are the groups; what the four passes read is read again, and therefore taken some
+steps at a time. With one row of registers, eight sums, a step would wait for the one before.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ GROUP = 64  # bytes of neighbors that stay together
 ROWS = 8
 TOGETHER = 3  # groups that a step takes
 _REGISTER = 64 if has("avx512f") else 32  # bytes
-_GROUPS = TOGETHER if _REGISTER == GROUP else 1  # at once
+_STEPS = 128  # of small registers at a time: what they read stays in the first-level cache
+_AT_ONCE = ROWS if _REGISTER == GROUP else ROWS // 2  # rows
 
 
 def fused_add(b: Any, vector: Any, size: int) -> Any:
@@ -33,15 +36,15 @@ def fused_add(b: Any, vector: Any, size: int) -> Any:
 
 @spelled
 def _products(
-    typing: Any, sums: Any, at: Any, pitch: Any, scalars: Any, first: Any, x: Any, starts: Any,
+    typing: Any, sums: Any, places: Any, pitch: Any, scalars: Any, first: Any, x: Any, starts: Any,
     outer: Any, step: Any, offsets: Any,
 ) -> Any:  # fmt: skip
-    """Add to ``sums[at + row * pitch]`` and its neighbors, for each row and each of ``starts``.
+    """Add to ``sums[place + row * pitch]`` and its neighbors, a register for each start.
 
     The steps are ``outer`` times those of ``offsets``, to which ``step`` is added each time; their
-    scalars begin at ``scalars[first]``. ``starts`` is a tuple.
+    scalars begin at ``scalars[first]``. ``places`` and ``starts`` are tuples of one length.
     """
-    signature = types.void(sums, at, pitch, scalars, first, x, starts, outer, step, offsets)
+    signature = types.void(sums, places, pitch, scalars, first, x, starts, outer, step, offsets)
     return signature, _write_products
 
 
@@ -53,8 +56,8 @@ def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
     def constant(n: int) -> Any:
         return ir.Constant(integer, n)
 
-    at, pitch, first, outer, step = (args[k] for k in (1, 2, 4, 7, 8))
-    integer = at.type
+    pitch, first, outer, step = (args[k] for k in (2, 4, 7, 8))
+    integer = pitch.type
     sums, scalars, x, offsets = (pointer(k).data for k in (0, 3, 5, 9))
     inner = b.extract_value(pointer(9).shape, 0)
     item = context.get_data_type(signature.args[0].dtype)
@@ -82,16 +85,16 @@ def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
 
     b.position_at_end(turn)
     i, shift, begin = b.phi(integer), b.phi(integer), b.phi(scalars.type)
-    kept = [b.phi(vector) for _ in range(ROWS * count)]
+    kept = [b.phi(vector) for _ in range(_AT_ONCE * count)]
     b.branch(body)
 
     b.position_at_end(body)
     t, now = b.phi(integer), b.phi(scalars.type)
-    total = [b.phi(vector) for _ in range(ROWS * count)]
+    total = [b.phi(vector) for _ in range(_AT_ONCE * count)]
     offset = b.add(shift, b.load(b.gep(offsets, [t])))
     neighbors = [load(h, offset) for h in here]
     new = []
-    for r in range(ROWS):
+    for r in range(_AT_ONCE):
         scalar = b.load(b.gep(now, [constant(r)]))
         scalar = b.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
         scalar = b.shuffle_vector(scalar, undefined, lowest)
@@ -115,9 +118,9 @@ def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
         phi.add_incoming(end, body)
 
     b.position_at_end(after)
-    for r in range(ROWS):
+    for r in range(_AT_ONCE):
         for k in range(count):
-            index = b.add(at, b.add(b.mul(pitch, constant(r)), constant(k * (GROUP // size))))
+            index = b.add(b.extract_value(args[1], k), b.mul(pitch, constant(r)))
             found = b.fadd(load(sums, index), new[r * count + k])
             target = b.bitcast(b.gep(sums, [index]), vector.as_pointer())
             b.store(found, target).align = size
@@ -288,12 +291,26 @@ def accumulate(
         step: What is added to them each time.
         offsets: What a step adds to ``a``, ``b`` and ``c``.
     """
-    if _GROUPS == TOGETHER:
-        _products(sums, at, pitch, scalars, first, x, (a, b, c), outer, step, offsets)
+    group = GROUP // x.itemsize
+    if _REGISTER == GROUP:
+        places = at, at + group, at + 2 * group
+        _products(sums, places, pitch, scalars, first, x, (a, b, c), outer, step, offsets)
         return
-    lanes = _REGISTER // x.itemsize
-    for lane in range(0, GROUP // x.itemsize, lanes):
-        k = at + lane
-        for start in (a, b, c):
-            _products(sums, k, pitch, scalars, first, x, (start + lane,), outer, step, offsets)
-            k += GROUP // x.itemsize
+    half = group // 2
+    some = max(1, _STEPS // offsets.size)
+    for i in range(0, outer, some):
+        turns = min(some, outer - i)
+        begin, d = first + i * offsets.size * ROWS, i * step
+        one, two, three = a + d, b + d, c + d
+        for row in range(0, ROWS, _AT_ONCE):
+            k = at + row * pitch
+            # Both halves of a line of memory together: they are read from the cache once.
+            _products(
+                sums, (k, k + half, k + group), pitch, scalars, begin + row, x,
+                (one, one + half, two), turns, step, offsets,
+            )  # fmt: skip
+            k += group + half
+            _products(
+                sums, (k, k + half, k + group), pitch, scalars, begin + row, x,
+                (two + half, three, three + half), turns, step, offsets,
+            )  # fmt: skip
