@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,16 @@ def test_this_checkout_is_what_is_tested() -> None:
     assert Path(sys.modules["lowtide.framework.tensor"].__file__ or "").parents[1] == ROOT
 
 
-@pytest.mark.parametrize("name", [dotted(p) for p in FILES if p.name != "__main__.py"])
+LONG_EXAMPLES = {  # of modules whose examples search for plans and batches
+    f"lowtide.profiling.estimate.{name}" for name in ("advise", "budget_fit", "fit_table")
+}
+
+
+def _marked(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.deep) if name in LONG_EXAMPLES else name
+
+
+@pytest.mark.parametrize("name", [_marked(dotted(p)) for p in FILES if p.name != "__main__.py"])
 def test_module_imports_and_its_doctests_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (lt.dtype, lt.layout, lt.memory_format, lt.Size):
         monkeypatch.setattr(kind, "home", kind.home)  # as_torch prints them as torch's

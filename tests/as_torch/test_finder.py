@@ -123,6 +123,7 @@ def test_what_is_absent_is_named(found: dict[str, Any], statement: str) -> None:
     assert "docs/from_pytorch.md" in text
 
 
+@pytest.mark.deep
 def test_it_comes_before_an_installed_torch(tmp_path: Any) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('the other torch')")
@@ -139,6 +140,7 @@ def test_a_torch_that_was_imported_before_is_refused(tmp_path: Any) -> None:
     assert "start the program with `lowtide run-as-torch`" in done.stderr
 
 
+@pytest.mark.deep
 def test_a_second_import_changes_nothing() -> None:
     code = """
 import importlib, sys

@@ -139,6 +139,7 @@ def test_a_script_finds_an_imagined_gpu(tmp_path: Path, size: str, fits: bool) -
     assert verdict in done.stdout
 
 
+@pytest.mark.deep
 def test_a_size_that_is_none_is_refused(folder: Path) -> None:
     for command in ("estimate", "advise"):
         done = run("-m", "lowtide", command, "--gpu", "large", "train.py", cwd=folder)

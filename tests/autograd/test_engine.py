@@ -200,6 +200,7 @@ def test_backward_with_create_graph_keeps_the_graph_of_grad():
     assert second.item() == 18.0
 
 
+@pytest.mark.deep
 def test_a_chain_of_100000_nodes_runs_backward_and_dies_without_recursion():
     x = leaf(1.0)
     y = x

@@ -57,6 +57,7 @@ def test_a_pytorch_script_in_a_budget(tmp_path):
     assert int(found[2]) > 10
 
 
+@pytest.mark.deep
 def test_a_disk_for_what_is_dropped(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     code, plain, _ = lowtide(tmp_path, "run-as-torch", "train.py")
@@ -70,6 +71,7 @@ def test_a_disk_for_what_is_dropped(tmp_path):
     assert "/dev/null/no" in err
 
 
+@pytest.mark.deep
 def test_the_budget_of_the_process(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("run-as-torch", "--budget-of", "process", "--memory-budget")

@@ -74,7 +74,7 @@ def test_peak_and_what_is_dropped_are_those_of_the_real_step(share):
     assert sum(d.nbytes for d in plan.decisions) == plan.evicted_bytes
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_programs(kind):
     lt.manual_seed(3)
@@ -132,6 +132,7 @@ def test_the_floor_is_close_to_what_is_proved():
     assert plan.set_by.startswith(("In backward of ", "In forward"))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.deep)])
 def test_a_larger_budget_never_costs_more(count):
     draw = random.Random(7)
@@ -200,6 +201,7 @@ def test_a_result_in_place_of_the_step_is_refused():
         lt.fit(step, budget="much")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("of", ["pages", "tensors"])
 def test_of_what_the_bytes_are(of):
     _, step = chain()

@@ -74,7 +74,7 @@ class World:
         return bits(parameters), bits(moments)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_same_bits_within_a_budget_that_gradients_would_not_fit(seed, kind):
@@ -225,6 +225,7 @@ def test_a_plan_in_a_file_wants_its_optimizers(tmp_path):
     assert max(m.nbytes for m in tide.planned) == plan.peak
 
 
+@pytest.mark.deep
 def test_passes_in_plans_entered_one_after_another_are_not_several_steps():
     world = World(5)
     plan = planned(world)
@@ -240,6 +241,7 @@ def test_passes_in_plans_entered_one_after_another_are_not_several_steps():
         world.step()
 
 
+@pytest.mark.deep
 def test_advice_does_not_offer_what_would_step_too_often():
     world = World(6)
     world.step()

@@ -237,6 +237,7 @@ def test_no_way_is_below_the_bound(kind):
             assert least_replayed(program, limit) <= min(added), limit
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("count", [2, pytest.param(12, marks=pytest.mark.deep)])
 def test_no_way_is_below_the_bound_in_random_trees(count):
     draw = random.Random(7)
@@ -280,7 +281,7 @@ def test_many_values_are_proved_of_few_instants(monkeypatch):
     assert 0 < least_replayed(program, limit) <= usual
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("count", [4, 9])
 def test_a_plan_states_what_no_way_can_save(count):
     """In a chain of equal layers the least is known: so many are computed again as do not fit."""
@@ -395,6 +396,7 @@ def of_equal_values(count):
     return StepProgram([Value(0, 1000)] * count, saved={k: k for k in range(count)})
 
 
+@pytest.mark.deep
 def test_the_local_search_leaves_a_way_that_no_small_change_makes_better(monkeypatch):
     """Each of four values, far from another, costs more to keep; all of them together, less."""
     together = {1, 4, 7, 10}

@@ -140,7 +140,7 @@ def test_the_formula_of_revolve():
             assert revolve(layers, kept) == least - layers
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("kept", [20, 12, 6, 4])
 def test_equal_chains_are_planned_as_revolve_does(kept):
     layers = 24

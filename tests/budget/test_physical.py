@@ -72,6 +72,7 @@ def test_a_budget_of_tensors_gives_no_pages_back(plain):
     assert found["given"] == 0
 
 
+@pytest.mark.deep
 def test_a_budget_of_the_process_leaves_room_for_all_that_is_no_tensor(plain):
     others = run("process", 1 << 40)
     assert (others["evictions"], others["given"]) == (0, 0)
@@ -83,6 +84,7 @@ def test_a_budget_of_the_process_leaves_room_for_all_that_is_no_tensor(plain):
     assert found["limit"] <= limit - found["others"]
 
 
+@pytest.mark.deep
 def test_addresses_that_are_few_are_enough(plain):
     limit = int(0.7 * plain["peak"])
     addresses = int(1.3 * limit)  # fewer than the plain step's bytes
@@ -92,6 +94,7 @@ def test_addresses_that_are_few_are_enough(plain):
     assert found["losses"] == plain["losses"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.skipif(
     not os.access(GROUPS / "memory.limit_in_bytes", os.W_OK),
     reason="no control groups of version 1 that this user may make",

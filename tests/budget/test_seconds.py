@@ -86,6 +86,7 @@ def test_a_plan_tells_its_time_and_keeps_what_it_measured(folder, step):
     assert again.times == kernel_seconds.of_machine().times
 
 
+@pytest.mark.deep
 def test_what_is_known_is_not_measured_again(folder, step, monkeypatch):
     limit = budget_of(step, 0.6)
     lt.fit(step, budget=limit)
@@ -96,6 +97,7 @@ def test_what_is_known_is_not_measured_again(folder, step, monkeypatch):
     assert kernel_seconds.of_machine().times == before
 
 
+@pytest.mark.deep
 def test_every_op_that_is_recorded_finds_its_time(folder, step):
     # The evictor knows plans, the measurement calls: both must give a kernel the same name.
     limit = budget_of(step, 0.4)
@@ -120,6 +122,7 @@ def test_every_op_that_is_recorded_finds_its_time(folder, step):
         assert cost == known.typical(name) * 1e9
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dear", ["gelu", "linear"])
 def test_what_takes_long_is_kept(folder, step, dear):
     limit = budget_of(step, 0.8)

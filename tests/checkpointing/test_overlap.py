@@ -204,7 +204,7 @@ def gpu_fetched(gpu: Gpu) -> int:
 # In every order
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @each_program
 def test_in_every_order_the_numbers_are_those_of_the_plain_run(program: Any) -> None:
     expected, _ = run(program, Order(), lt.enable_grad)

@@ -54,7 +54,7 @@ INJECTED = [
 ]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", INJECTED, ids=lambda k: k.__name__)
 def test_injected_interrupts_leave_everything_whole(kind: Any) -> None:
     trial = sample(kind, 6 if kind is Profiled else 16, seed=3)

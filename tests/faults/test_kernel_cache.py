@@ -30,6 +30,7 @@ def test_a_fork_beside_a_first_compilation_does_not_hang(count: int) -> None:
     assert kernel_cache.forks(count, seed=count) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "count", [1, pytest.param(8, marks=pytest.mark.deep)], ids=["one", "eight"]
 )

@@ -62,7 +62,7 @@ def follow(code, step, x, y, **names):
     return lt.max_memory_allocated()
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_promised_peak_is_the_budgets(seed):
     draw = random.Random(seed)
@@ -86,6 +86,7 @@ def test_the_promised_peak_is_the_budgets(seed):
         assert follow(budget.code, step, x, y) == budget.peak_bytes <= limit
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("pays", "planned"), [(-9.0, True), (9.0, False)])
 def test_a_plan_is_proposed_where_it_saves_enough(monkeypatch, pays, planned):
     monkeypatch.setattr(budget_advice, "PAYS", pays)
@@ -95,6 +96,7 @@ def test_a_plan_is_proposed_where_it_saves_enough(monkeypatch, pays, planned):
     assert budget.change.startswith("a planned") == planned == budget.code.startswith("plan = ")
 
 
+@pytest.mark.deep
 def test_where_the_limit_is_too_low_the_least_budget_is_told():
     step, x, y = world()
     step(x, y)  # states and gradients are there

@@ -93,6 +93,7 @@ def check(seed: int) -> int:
     return len(found)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("seeds", "least"), [((0, 3), 3), pytest.param((100, 130), 30, marks=pytest.mark.deep)]
 )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 import lowtide as lt
 from lowtide import nn
 from lowtide.nn import functional as F
@@ -96,6 +98,7 @@ def test_a_running_sum_in_place_before_the_step() -> None:
     assert "`epoch_loss`" in f.root
 
 
+@pytest.mark.deep
 def test_a_dict_of_metrics() -> None:
     model, optimizer = setup()
     metrics: dict[str, list[Any]] = {"loss": [], "accuracy": []}
@@ -139,6 +142,7 @@ class Recorder(nn.Module):
         return self.body[2](hidden)
 
 
+@pytest.mark.deep
 def test_an_attribute_of_a_module() -> None:
     wrapper = nn.Sequential(Recorder())
     optimizer = lt.optim.Adam(wrapper.parameters())
