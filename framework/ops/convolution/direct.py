@@ -16,6 +16,7 @@ from math import prod
 
 import numpy as np
 
+from ...kernels.cpu.compiler import processor
 from ...kernels.runtime import threads
 from .sizes import INPUT, Route, Sizes, as_3d, ceil_div, evenly, given_bias, tiles, volumes
 
@@ -40,7 +41,7 @@ SUMS = 1 << 21
 # 512 KiB of it, 8 x 128 x 28 x 28 by 3 x 3: 76 GFLOP/s with one panel, 81 here; with stride 2, 58
 # and 64. No difference was seen between 4 and 8.
 BESIDE = 4
-_GROUP, _ROWS, _TOGETHER = 64, 8, 3  # as in microkernel.py, which imports Numba
+_ROWS, _TOGETHER = 8, 3  # as in microkernel.py, which imports Numba
 
 
 class _Direct(Route):
@@ -54,7 +55,7 @@ class _Direct(Route):
         self.low, self.dilation = as_3d(sizes.low, 0), as_3d(sizes.dilation, 1)
         self.axis = 3 - len(sizes.out)  # the dimension that tiles are cut along
         self.itemsize = sizes.itemsize
-        self.lanes = _GROUP // self.itemsize
+        self.lanes = processor.register_bytes() // self.itemsize
         self.taps = list(product(*map(range, self.kernel)))
 
     def room(self, images, lines):

@@ -27,6 +27,7 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous
 from ...kernels.common.matmul import matmul_into
+from ...kernels.cpu.compiler import processor
 from ...kernels.cuda.kernel import is_float
 from ...kernels.runtime import thresholds
 from ...spec import Spec
@@ -162,17 +163,23 @@ def input_gradients(xp, dx, dw, db, dgates, input, weight, needs):
         xp.sum(dgates, axis=0, out=db)
 
 
-PANEL, LINES = 48, 8  # columns and rows that kernels/cpu/recurrent_sequence.py packs together
+LINES = 8  # rows that kernels/cpu/recurrent_sequence.py packs together
+
+
+def panel():
+    """Columns that it packs together: those of three registers."""
+    return 3 * processor.register_bytes() // 4
 
 
 def panel_elements(inner, columns):
     """Elements of a packed weight (inner, columns)."""
-    return -(-columns // PANEL) * PANEL * inner
+    wide = panel()
+    return -(-columns // wide) * wide * inner
 
 
 def room_elements(inner, batch):
     """Elements that the rows of a batch are packed in, with a tile of results beside each panel."""
-    return -(-batch // LINES) * LINES * (inner + PANEL)
+    return -(-batch // LINES) * LINES * (inner + panel())
 
 
 def sum_biases(xp, out, *biases):

@@ -184,6 +184,34 @@ MORE = ("strided", "groups", "volume steps")  # each is compiled anew
 FOR_REGISTERS = ["plain", *(pytest.param(n, marks=pytest.mark.deep) for n in MORE)]
 
 
+def sizes_of(name, dtype):
+    """Those of a geometry, for each side, and the shape of the result."""
+    shape, window, options = GEOMETRIES[name]
+    nd = len(shape) - 2
+
+    def each(value):
+        return (value,) * nd if isinstance(value, int) else tuple(value)
+
+    padding = options.get("padding", 0)
+    padding = tuple((p, p) for p in each(1 if padding == "same" else padding))
+    stride, dilation = each(options.get("stride", 1)), each(options.get("dilation", 1))
+    size = tuple(map(im2col.output_size, shape[2:], window[2:], stride, padding, dilation))
+    groups = options.get("groups", 1)
+    geometry = (shape, window, size, stride, padding, dilation, groups, np.dtype(dtype))
+    sides = (sizes.OUT, sizes.INPUT, sizes.WEIGHT)
+    return [sizes.Sizes(side, True, *geometry) for side in sides], (shape[0], window[0], *size)
+
+
+def computed_by(routes, of, x, w, y):
+    """The result, and the gradients of both for ``y``, each by its route."""
+    found = [np.zeros_like(y), np.zeros_like(x), np.zeros_like(w)]
+    given = (x, w, found[0]), (found[1], w, y), (x, found[2], y)
+    for route, size, arrays in zip(routes, of, given, strict=True):
+        made = route(size)
+        made.run(np, [np.empty(s, x.dtype) for s in made.scratch], *arrays)
+    return found
+
+
 @pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("name", FOR_REGISTERS)
 def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):
@@ -192,51 +220,42 @@ def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):
     from lowtide.framework.kernels.cpu.convolution import direct as kernels
     from lowtide.framework.kernels.cpu.support import jit, microkernel
 
-    shape, window, _ = GEOMETRIES[name]
-    arrays = [numbers(*s).detach().numpy().astype(np.float32) for s in (shape, window, window[:1])]
-    compiled(monkeypatch, True)
-    usual = convolved(name, arrays, np.float32)
-    monkeypatch.setattr(microkernel, "_REGISTER", size)
+    of, result = sizes_of(name, np.float32)
+    draw = np.random.default_rng(5)
+    arrays = [draw.standard_normal(s).astype(np.float32) for s in (*GEOMETRIES[name][:2], result)]
+    exact, _ = sizes_of(name, np.float64)
+    expected = computed_by([im2col.Columns] * 3, exact, *[a.astype(np.float64) for a in arrays])
+    monkeypatch.setattr(direct.processor, "register_bytes", lambda: size)
+    for module in (microkernel, kernels):
+        monkeypatch.setattr(module, "GROUP", size)
     monkeypatch.setattr(microkernel, "_AT_ONCE", {32: 4, 64: 8}[size])
     monkeypatch.setattr(microkernel, "_STEPS", 20)
     monkeypatch.setattr(library, "folder", lambda: None)  # not those of the usual size
     for module, kernel in (
-        (microkernel, "accumulate"),
-        (kernels, "convolve"),
-        (kernels, "sum_windows"),
-    ):
+        (microkernel, "accumulate"), (kernels, "_hand_out"), (kernels, "convolve"),
+        (kernels, "sum_windows"), (kernels, "collect"),
+    ):  # fmt: skip
         again = jit.compiled(getattr(module, kernel).py_func)
         monkeypatch.setattr(kernels, kernel, again)
-    for a, b in zip(usual, convolved(name, arrays, np.float32), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+    routes = [direct.Direct, direct.Direct, direct.DirectWeight]
+    for found, value in zip(computed_by(routes, of, *arrays), expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", [n for n in GEOMETRIES if "groups" not in GEOMETRIES[n][2]])
 @pytest.mark.compiled
-def test_no_kernel_writes_beyond_its_workspace(name, dtype, monkeypatch):
-    shape, window, options = GEOMETRIES[name]
-    nd = len(shape) - 2
-
-    def each(value):
-        return (value,) * nd if isinstance(value, int) else tuple(value)
-
-    padding = options.get("padding", 0)
-    if padding == "same":
-        padding = 1
-    padding = tuple((p, p) for p in each(padding))
-    stride, dilation = each(options.get("stride", 1)), each(options.get("dilation", 1))
-    size = tuple(map(im2col.output_size, shape[2:], window[2:], stride, padding, dilation))
-    geometry = (shape, window, size, stride, padding, dilation, 1, np.dtype(dtype))
+def test_no_kernel_writes_beyond_its_workspace(name, dtype):
+    of, result = sizes_of(name, dtype)
 
     def guarded(shape):
         whole = np.full((2, np.prod(shape)), 7, dtype)  # the second half is not to be written
         return whole, whole[0].reshape(shape)
 
-    x, w, y = (np.ones(s, dtype) for s in (shape, window, (shape[0], window[0], *size)))
-    for side in (sizes.OUT, sizes.INPUT, sizes.WEIGHT):
-        route = direct.DirectWeight if side == sizes.WEIGHT else direct.Direct
-        found = route(sizes.Sizes(side, True, *geometry))
+    x, w, y = (np.ones(s, dtype) for s in (*GEOMETRIES[name][:2], result))
+    for size in of:
+        route = direct.DirectWeight if size.side == sizes.WEIGHT else direct.Direct
+        found = route(size)
         buffers = [guarded(s) for s in found.scratch]
         found.run(np, [inner for _, inner in buffers], x, w, y)
         for whole, _ in buffers:

@@ -10,7 +10,7 @@ from lowtide.framework.kernels.cpu import recurrent_sequence as sequence
 from lowtide.framework.kernels.cpu.support import work_pool
 from lowtide.framework.kernels.runtime import threads
 from lowtide.framework.ops.recurrent.lstm import lstm_sequence
-from lowtide.framework.ops.recurrent.rnn import LINES, PANEL
+from lowtide.framework.ops.recurrent.rnn import LINES, panel
 
 
 def arguments(steps, batch, features, hidden, dtype, states=True, biases=True):
@@ -67,7 +67,7 @@ def test_threads_change_no_bit(monkeypatch):
 
 
 def test_sizes_of_workspace_are_those_of_the_kernel():
-    assert (PANEL, LINES) == (sequence.WIDTH, sequence.ROWS)
+    assert (panel(), LINES) == (sequence.WIDTH, sequence.ROWS)
 
 
 def test_a_second_backward_gives_the_same():

@@ -124,6 +124,11 @@ def has(feature: str) -> bool:
     return feature in flags or feature.replace("avx512", "avx512_") in flags
 
 
+def register_bytes() -> int:
+    """Return the size of a vector register that code is compiled for: 64 with AVX-512, else 32."""
+    return 64 if has("avx512f") else 32
+
+
 @cache
 def _asked_compiler() -> list[str]:
     from numba.core import codegen as _codegen

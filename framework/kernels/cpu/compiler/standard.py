@@ -19,7 +19,7 @@ convolution.depthwise depthwise_weight_grad f4:4C,f4:5C,f4:5C,i8x3,i8x3,i8x3,i8,
 convolution.depthwise_stride1 slide f4:4C,f4:4C,f4:3C,f4:1C,i8x2,i8x2,b1,i8,i8 contract
 convolution.depthwise_stride1 slide_weight f4:3C,f4:4C,f4:4C,i8x2,i8x2,i8,i8 contract
 convolution.direct collect f4:3C,f4:2C,i8,i8x2,i8:1C,i8 -
-convolution.direct convolve f4:5C,f4:1C,f4:1C,f4:1C,f4:5C,f4:1C,f4:1C,i8,i8x2,i8x2,i8x2,i8:2C,i8x3,i8x3,i8:1C,i8:1C,i8:2C,i8x3 -
+convolution.direct convolve f4:5C,f4:1C,f4:1C,f4:1C,f4:5C,f4:1C,f4:1C,i8,i8x2,i8x2,i8,i8x2,i8:2C,i8x3,i8x3,i8:1C,i8:1C,i8:2C,i8x3 -
 convolution.direct sum_windows f4:1C,f4:1C,f4:1C,f4:5C,f4:5C,i8,i8x2,i8x2,i8x3,i8x3,i8x3,i8x3,i8x3,i8:1C,i8:1C -
 elementwise.bitmask absolute_error i8,i8,f4:1C,u1:1C,u1:1C,f4:1C,f4:1C -
 elementwise.bitmask choose i8,i8,f4:1C,f4:1C,u1:1C,f8,f8 -

@@ -5,26 +5,26 @@ it adds up ``scalars[step, row] * x[start + offsets[step]]`` for eight rows and 
 neighbors at once, which are 24 registers of sums, and uses each number that it reads several times.
 The compiler's own choice of registers for such a loop is poor, so it is spelled out here.
 
-Registers of 64 bytes are 32: eight rows by three of them are 24 sums, three numbers and one scalar.
-Registers of 32 bytes are 16: four rows by three of them are 12 sums. So the rows are taken in two
-halves, and so are the groups; what the four passes read is read again, and therefore taken some
-steps at a time. With one row of registers, eight sums, a step would wait for the one before.
+A group is a register. Of 64 bytes there are 32: eight rows by three groups are 24 sums, three
+numbers and one scalar. Of 32 bytes there are 16: four rows by three are 12 sums, so the rows are
+taken in two halves, which read the same, some steps at a time. With fewer sums each step would wait
+for the one before.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .jit import compiled, deferred, has, spelled
+from ..compiler.processor import register_bytes
+from .jit import compiled, deferred, spelled
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 cgutils = deferred("numba.core.cgutils")
-GROUP = 64  # bytes of neighbors that stay together
+GROUP = register_bytes()  # bytes of neighbors that stay together
 ROWS = 8
 TOGETHER = 3  # groups that a step takes
-_REGISTER = 64 if has("avx512f") else 32  # bytes
-_STEPS = 128  # of small registers at a time: what they read stays in the first-level cache
-_AT_ONCE = ROWS if _REGISTER == GROUP else ROWS // 2  # rows
+_AT_ONCE = ROWS if GROUP == 64 else ROWS // 2  # rows
+_STEPS = 128  # of half the rows at a time: what they read stays in the first-level cache
 
 
 def fused_add(b: Any, vector: Any, size: int) -> Any:
@@ -62,7 +62,7 @@ def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
     inner = b.extract_value(pointer(9).shape, 0)
     item = context.get_data_type(signature.args[0].dtype)
     size = signature.args[0].dtype.bitwidth // 8
-    lanes = _REGISTER // size
+    lanes = GROUP // size
     vector = ir.VectorType(item, lanes)
     fused = fused_add(b, vector, size)
     undefined = ir.Constant(vector, ir.Undefined)
@@ -292,25 +292,11 @@ def accumulate(
         offsets: What a step adds to ``a``, ``b`` and ``c``.
     """
     group = GROUP // x.itemsize
-    if _REGISTER == GROUP:
-        places = at, at + group, at + 2 * group
-        _products(sums, places, pitch, scalars, first, x, (a, b, c), outer, step, offsets)
-        return
-    half = group // 2
-    some = max(1, _STEPS // offsets.size)
+    some = outer if _AT_ONCE == ROWS else max(1, _STEPS // offsets.size)
     for i in range(0, outer, some):
-        turns = min(some, outer - i)
-        begin, d = first + i * offsets.size * ROWS, i * step
-        one, two, three = a + d, b + d, c + d
+        turns, begin, d = min(some, outer - i), first + i * offsets.size * ROWS, i * step
+        starts = a + d, b + d, c + d
         for row in range(0, ROWS, _AT_ONCE):
             k = at + row * pitch
-            # Both halves of a line of memory together: they are read from the cache once.
-            _products(
-                sums, (k, k + half, k + group), pitch, scalars, begin + row, x,
-                (one, one + half, two), turns, step, offsets,
-            )  # fmt: skip
-            k += group + half
-            _products(
-                sums, (k, k + half, k + group), pitch, scalars, begin + row, x,
-                (two + half, three, three + half), turns, step, offsets,
-            )  # fmt: skip
+            places = k, k + group, k + 2 * group
+            _products(sums, places, pitch, scalars, begin + row, x, starts, turns, step, offsets)
