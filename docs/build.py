@@ -171,6 +171,7 @@ profiler_json
 :caption: Development
 design
 add_an_op
+microkernel
 contributing
 roadmap
 changes

@@ -118,8 +118,9 @@ PAGES = [
         ROOT / "docs" / f"{name}.md"
         for name in (
             "add_an_op", "benchmarks", "budget", "checkpointing", "design", "from_pytorch", "gpu",
-            "leaks", "memory_model", "memory_pictures", "no_grad_and_detach", "optimizer_memory",
-            "prediction", "profiler_json", "reliability", "training_checkpoints", "vmap",
+            "formulas", "leaks", "memory_model", "memory_pictures", "microkernel",
+            "no_grad_and_detach", "optimizer_memory", "prediction", "profiler_json", "reliability",
+            "training_checkpoints", "vmap",
         )
     ),
 ]  # fmt: skip

@@ -348,12 +348,6 @@ def only_rank(rank: int, group: Any, op_name: str) -> int:
     return rank
 
 
-def default_store() -> Store:
-    """Return the store of the default group."""
-    resolve(None, "store")
-    return _store[0]
-
-
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """Return ``LOCAL_RANK``, which a launcher sets, or the fallback.
 
