@@ -190,7 +190,7 @@ def check_second_gradient(function: Any, inputs: list[Tensor]) -> None:
 @contextmanager
 def poisoned(where: Any = "cpu", byte: int = 0xFF) -> Iterator[None]:
     """Fill all memory from the pool with a byte; ones in every bit are NaN, -1, True."""
-    be = backend(as_device(where))
+    be: Any = backend(as_device(where))
     plain = type(be).empty
 
     def empty(spec: Any, role: int = 0) -> Any:

@@ -179,7 +179,7 @@ def array_of(storage: Any, device: Any, dtype: Any = uint8) -> Any:
 
 def new_storage(device: Any, count: int, dtype: Any = uint8, role: int = SAVED) -> tuple[Any, Any]:
     """Allocate a storage of ``count`` elements; return it and an array on all of it."""
-    return backend(device).empty(Spec((count,), dtype, device), role)  # type: ignore[no-any-return]
+    return backend(device).empty(Spec((count,), dtype, device), role)
 
 
 class StashRegion(Region):

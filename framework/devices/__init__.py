@@ -7,12 +7,13 @@ from typing import Any
 
 from .. import execution
 from ..device import device
+from .backend import Backend
 
-_backends: dict[device | None, Any] = {}
-on_new_backend: list[Callable[[Any], None]] = []  # called with each backend that is made
+_backends: dict[device | None, Backend] = {}
+on_new_backend: list[Callable[[Backend], None]] = []  # called with each backend that is made
 
 
-def backend(d: device | None) -> Any:
+def backend(d: device | None) -> Backend:
     """Return the backend of a device: its allocator, copies and array module.
 
     Raises:
@@ -26,7 +27,7 @@ def backend(d: device | None) -> Any:
     return found
 
 
-def _make(d: device | None) -> Any:
+def _make(d: device | None) -> Backend:
     assert d is not None, "a spec without device is for infer only"
     if d.type in ("cpu", "meta"):
         from .host import cpu_backend, meta_backend
@@ -47,15 +48,15 @@ def _run_by(executor: execution.Executor) -> None:
         _backends[d] = executor.known_backend(d, be)
 
 
-def on_device(be: Any, f: Any) -> Any:
+def on_device(be: Backend, f: Any) -> Any:
     """Wrap ``f``, which runs kernels, to run on the device of a backend.
 
     CuPy launches on the GPU that is current, and on its current stream: with several GPUs, that of
     the tensors has to be made so.
     """
-    return be.on_device(f) if getattr(be, "several", False) else f
+    return be.on_device(f) if be.several else f
 
 
-def live_backends() -> list[Any]:
+def live_backends() -> list[Backend]:
     """Return the backends created so far."""
     return list(_backends.values())

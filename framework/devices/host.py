@@ -95,7 +95,10 @@ class HostBackend:
         ledger: Its live bytes.
         pool: Its addresses.
         storage_class: Of the storages that it creates.
+        several: False: there is one.
     """
+
+    several = False
 
     def __init__(self, name: str, largest: int, computes: bool) -> None:
         self.device = device(name)
@@ -114,6 +117,10 @@ class HostBackend:
         self._guard: Guard | None = None
         if computes:
             self.limit_to_machine(True)
+
+    def on_device(self, f: Any) -> Any:
+        """Return ``f``: all kernels run on the host."""
+        return f
 
     def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:
         """Allocate an uninitialized contiguous array of ``spec`` from the pool.

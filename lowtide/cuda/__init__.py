@@ -77,7 +77,7 @@ def set_device(device: Any) -> None:
         RuntimeError: It is not there.
     """
     where = _as_device(device)
-    be = _backend(where)
+    be: Any = _backend(where)
     assert where.index is not None
     be.use()
     _current[0] = where.index
@@ -102,7 +102,8 @@ class device:
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
     """Return what CuPy knows of a GPU: attributes by PyTorch's names, keys by CUDA's."""
-    return DeviceProperties(_backend(_as_device(device)).properties())
+    be: Any = _backend(_as_device(device))  # of a GPU
+    return DeviceProperties(be.properties())
 
 
 def get_device_name(device: Any = None) -> str:
@@ -123,7 +124,8 @@ def synchronize(device: Any = None) -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return the bytes of a GPU that are free and that it has, as its driver says."""
-    free, total = _backend(_as_device(device)).memory_info()
+    be: Any = _backend(_as_device(device))  # of a GPU
+    free, total = be.memory_info()
     return int(free), int(total)
 
 

@@ -118,7 +118,8 @@ def on_no_gpu() -> int:
 
 
 def _stand_in(array: Any, storage: Any, d: Any) -> Any:
-    block = _block_of(storage, devices.backend(d))
+    fake: Any = devices.backend(d)
+    block = _block_of(storage, fake)
     offset = int(array.data.ptr - storage.memory.ptr)
     return np.ndarray(tuple(array.shape), array.dtype, block, offset, tuple(array.strides))
 
