@@ -50,7 +50,35 @@ class Handle(Protocol):
         """Return the value, connected to the graph as when it was saved."""
 
 
-class Held:
+class Pin:
+    """A pin of a storage: as long as it lives, a graph holds the storage."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage  # one row with the next
+        storage.pins += 1
+        if storage.role == TEMPORARY:
+            storage.set_role(SAVED)
+
+    @finalizer
+    def __del__(self) -> None:
+        try:
+            storage = self.storage
+        except AttributeError:  # interrupted at its birth
+            return
+        storage.pins -= 1  # one row with the test: an interrupt comes before or after both
+        if storage.pins == 0 and storage.role == SAVED:
+            n, ledger = storage.nbytes, storage.ledger
+            storage.role = TEMPORARY
+            if ledger is not None:
+                ledger.roles[TEMPORARY] += n
+                ledger.roles[SAVED] -= n
+                if ledger.observers:
+                    publish(ledger, "role", storage, SAVED)
+
+
+class Held(Pin):
     """A saved value that is kept unchanged.
 
     Args:
@@ -59,12 +87,13 @@ class Held:
         index: Which output, with ``OWN``.
     """
 
-    __slots__ = ("array", "index", "source", "spec", "storage", "version")
+    __slots__ = ("array", "index", "source", "spec", "version")
 
     def __init__(self, tensor: Tensor, source: Any = None, index: int = 0) -> None:
         storage = tensor._storage
         self.array = tensor._array
         self.spec = tensor._spec
+        # Pin.__init__, written out: every saved value comes by here.
         self.storage = storage  # one row with the next: __del__ takes it back, whatever happens
         storage.pins += 1
         self.version = storage.version
@@ -92,22 +121,6 @@ class Held:
                     ledger.peak_roles = roles[:]
                 if ledger.observers:
                     publish(ledger, "role", storage, TEMPORARY)
-
-    @finalizer
-    def __del__(self) -> None:
-        try:
-            storage = self.storage
-        except AttributeError:  # interrupted at its birth
-            return
-        storage.pins -= 1
-        if storage.pins == 0 and storage.role == SAVED:
-            n, ledger = storage.nbytes, storage.ledger
-            roles = ledger.roles
-            storage.role = TEMPORARY
-            roles[TEMPORARY] += n
-            roles[SAVED] -= n
-            if ledger.observers:
-                publish(ledger, "role", storage, SAVED)
 
     @property
     def nbytes(self) -> int:
@@ -234,34 +247,6 @@ def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:
     if local.state.grad and leaf._requires_grad:
         attach(value, Alias(leaf))
     return value
-
-
-class Pin:
-    """A pin of a storage: as long as it lives, a graph holds the storage."""
-
-    __slots__ = ("storage",)
-
-    def __init__(self, storage: Any) -> None:
-        self.storage = storage  # one row with the next
-        storage.pins += 1
-        if storage.role == TEMPORARY:
-            storage.set_role(SAVED)
-
-    @finalizer
-    def __del__(self) -> None:
-        try:
-            storage = self.storage
-        except AttributeError:  # interrupted at its birth
-            return
-        storage.pins -= 1  # one row, as in Held
-        if storage.pins == 0 and storage.role == SAVED:
-            n, ledger = storage.nbytes, storage.ledger
-            storage.role = TEMPORARY
-            if ledger is not None:
-                ledger.roles[TEMPORARY] += n
-                ledger.roles[SAVED] -= n
-                if ledger.observers:
-                    publish(ledger, "role", storage, SAVED)
 
 
 class PackedValue:
