@@ -170,9 +170,8 @@ def test_what_fits_trains_ten_steps_under_the_limit(seed: int) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("part", range(4))
-def test_so_do_eighty_cases(part: int) -> None:
-    assert sum(check(1000 + 20 * part + k) for k in range(20)) > 10
+def test_so_do_more_cases() -> None:
+    assert sum(check(1000 + k) for k in range(20)) > 10
 
 
 def adam_world() -> tuple[Any, Any]:
