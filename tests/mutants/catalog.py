@@ -152,13 +152,12 @@ MUTANTS = (
     ),
     Mutant(
         "a saved value's pin outlives it", SAVED,
-        "            roles[TEMPORARY] += n\n            roles[SAVED] -= n\n            if",
-        "            roles[TEMPORARY] += n\n            if", MEMORY,
+        "                ledger.roles[SAVED] -= n\n", "", MEMORY,
     ),
     Mutant(
         "the end of a saved value is not published", SAVED,
-        "                publish(ledger, \"role\", storage, SAVED)\n\n    @property",
-        "                pass\n\n    @property", PROFILES,
+        "                    publish(ledger, \"role\", storage, SAVED)", "                    pass",
+        PROFILES,
     ),
     Mutant(
         "the saving of a value is not published", SAVED,
