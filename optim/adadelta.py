@@ -11,7 +11,7 @@ from .optimizer import check_options, number
 
 
 @update
-def adadelta(
+def adadelta_step(
     p: Any, g: Any, v: Any, w: Any, *, sign: Any, decay: Any, rho: Any, rest: Any, eps: Any,
     rate: Any,
 ) -> Any:  # fmt: skip
@@ -50,7 +50,7 @@ class Adadelta(Elementwise):
         Zeiler 2012.
     """
 
-    rule = adadelta
+    rule = adadelta_step
 
     def __init__(
         self,

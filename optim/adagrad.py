@@ -13,7 +13,7 @@ from .sparse_rows import is_sparse
 
 
 @update
-def adagrad(p: Any, g: Any, total: Any, *, sign: Any, decay: Any, eps: Any, rate: Any) -> Any:
+def adagrad_step(p: Any, g: Any, total: Any, *, sign: Any, decay: Any, eps: Any, rate: Any) -> Any:
     """``total += d^2; p -= rate d / (sqrt(total) + eps)``."""
     d = penalized(g, p, sign=sign, decay=decay)
     total = total + d * d
@@ -48,7 +48,7 @@ class Adagrad(Elementwise):
         Duchi et al. 2011, the diagonal form.
     """
 
-    rule = adagrad
+    rule = adagrad_step
     _takes_sparse = True
 
     def __init__(

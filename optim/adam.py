@@ -11,7 +11,7 @@ from .optimizer import check_betas, check_options, number
 
 
 @update
-def adam(
+def adam_step(
     p: Any, g: Any, m: Any, v: Any, top: Any, *, sign: Any, decay: Any, keep: Any, b1: Any,
     a1: Any, b2: Any, a2: Any, root: Any, eps: Any, rate: Any, amsgrad: Any,
 ) -> Any:  # fmt: skip
@@ -60,7 +60,7 @@ class Adam(Elementwise):
         maximum is taken before the correction, as PyTorch does.
     """
 
-    rule = adam
+    rule = adam_step
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from ..framework.ops.creation.from_data import tensor
 from ..framework.ops.indexing.nonzero import bucketize
 from ..framework.ops.views.tiled import limit_of, reserve
 from ..framework.updates import HOSTS, flat_arrays, planned_update, require_no_overlap
-from .adam import adam, count_step
+from .adam import adam_step, count_step
 from .elementwise import Elementwise
 from .optimizer import check_betas, check_options, own
 
@@ -79,7 +79,7 @@ class Adam8bit(Elementwise):
         with blocks of 256 as in their library bitsandbytes, where the paper has 2048.
     """
 
-    rule = adam
+    rule = adam_step
     decoupled = False
 
     def __init__(
@@ -329,7 +329,9 @@ def _plain(device: Any) -> Any:
             table.index_select(0, c.reshape(-1).long()).view(c.shape).mul_(s).to(p.dtype)
             for table, c, s in zip(tables, codes, scales, strict=True)
         )
-        run, *arguments = planned_update(adam, (p, g, m, v, None), {**numbers, "amsgrad": False})
+        run, *arguments = planned_update(
+            adam_step, (p, g, m, v, None), {**numbers, "amsgrad": False}
+        )
         run(*arguments)
         _encode(m, codes[0], scales[0], limits[0], signed=True)
         _encode(v, codes[1], scales[1], limits[1], signed=False)

@@ -10,7 +10,7 @@ from .optimizer import check_betas, check_options, number
 
 
 @update
-def adamax(
+def adamax_step(
     p: Any, g: Any, m: Any, u: Any, *, sign: Any, decay: Any, b1: Any, a1: Any, b2: Any, eps: Any,
     rate: Any,
 ) -> Any:  # fmt: skip
@@ -47,7 +47,7 @@ class Adamax(Elementwise):
         Kingma and Ba 2015, section 7.1; eps is PyTorch's.
     """
 
-    rule = adamax
+    rule = adamax_step
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from .optimizer import check_options, number
 
 
 @update
-def asgd(
+def asgd_step(
     p: Any, g: Any, mean: Any, *, sign: Any, decay: Any, keep: Any, rate: Any, share: Any
 ) -> Any:
     """``p = keep p - rate d; mean += share (p - mean)``, and ``mean = p`` where share is 1."""
@@ -47,7 +47,7 @@ class ASGD(Elementwise):
         Polyak and Juditsky 1992, with the schedule of Bottou's ASGD, as PyTorch has it.
     """
 
-    rule = asgd
+    rule = asgd_step
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from .optimizer import check_betas, check_options, number
 
 
 @update
-def lion(
+def lion_step(
     p: Any, g: Any, m: Any, *, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any, rate: Any
 ) -> Any:
     """``p = keep p - rate sign(b1 m + a1 d); m = b2 m + a2 d``."""
@@ -46,7 +46,7 @@ class Lion(Elementwise):
         Chen et al. 2023, program 1 (arXiv 2302.06675).
     """
 
-    rule = lion
+    rule = lion_step
 
     def __init__(
         self,

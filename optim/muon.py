@@ -119,11 +119,11 @@ class Muon(Optimizer):
         lr = number(group["lr"])
         rate = lr * _ratio(group["adjust_lr_fn"], *p.shape)
         numbers = {"share": share, "keep": 1 - lr * group["weight_decay"], "rate": rate}
-        return planned_update(muon, (p, g, buffer, x), numbers, self.elements)
+        return planned_update(muon_step, (p, g, buffer, x), numbers, self.elements)
 
 
 @update
-def muon(p: Any, g: Any, buffer: Any, x: Any, *, share: Any, keep: Any, rate: Any) -> Any:
+def muon_step(p: Any, g: Any, buffer: Any, x: Any, *, share: Any, keep: Any, rate: Any) -> Any:
     """``buffer = share buffer + (1 - share) g; p = keep p - rate x``."""
     buffer = share * buffer + (1 - share) * g
     p = keep * p - rate * x

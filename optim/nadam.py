@@ -11,7 +11,7 @@ from .optimizer import check_betas, check_options, number
 
 
 @update
-def nadam(
+def nadam_step(
     p: Any, g: Any, m: Any, v: Any, *, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any, b2: Any,
     a2: Any, root: Any, eps: Any, rate: Any, mean_rate: Any,
 ) -> Any:  # fmt: skip
@@ -53,7 +53,7 @@ class NAdam(Elementwise):
         Dozat 2016, in the form PyTorch computes.
     """
 
-    rule = nadam
+    rule = nadam_step
 
     def __init__(
         self,

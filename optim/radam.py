@@ -11,7 +11,7 @@ from .optimizer import check_betas, check_options, number
 
 
 @update
-def radam(
+def radam_step(
     p: Any, g: Any, m: Any, v: Any, *, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any, b2: Any,
     a2: Any, adaptive: Any, eps: Any, rate: Any,
 ) -> Any:  # fmt: skip
@@ -52,7 +52,7 @@ class RAdam(Elementwise):
         Liu et al. 2020; the threshold is 5, as in PyTorch, where the paper has 4.
     """
 
-    rule = radam
+    rule = radam_step
 
     def __init__(
         self,

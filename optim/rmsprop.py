@@ -11,7 +11,7 @@ from .optimizer import check_options, number
 
 
 @update
-def rmsprop(
+def rmsprop_step(
     p: Any, g: Any, v: Any, mean: Any, buffer: Any, *, sign: Any, decay: Any, alpha: Any,
     rest: Any, keep: Any, eps: Any, rate: Any, centered: Any,
 ) -> Any:  # fmt: skip
@@ -64,7 +64,7 @@ class RMSprop(Elementwise):
         Tieleman and Hinton 2012; Graves 2013 for ``centered``, with eps where PyTorch has it.
     """
 
-    rule = rmsprop
+    rule = rmsprop_step
 
     def __init__(
         self,

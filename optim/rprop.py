@@ -11,7 +11,7 @@ from .optimizer import check_options, need_pair, number
 
 
 @update
-def rprop(
+def rprop_step(
     p: Any, g: Any, before: Any, size: Any, *, sign: Any, shrink: Any, grow: Any, least: Any,
     most: Any,
 ) -> Any:  # fmt: skip
@@ -50,7 +50,7 @@ class Rprop(Elementwise):
         Riedmiller and Braun 1993, in the form PyTorch computes.
     """
 
-    rule = rprop
+    rule = rprop_step
 
     def __init__(
         self,

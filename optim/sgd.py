@@ -12,13 +12,13 @@ from .sparse_rows import is_sparse
 
 
 @update
-def sgd(p: Any, g: Any, *, sign: Any, decay: Any, rate: Any) -> Any:
+def sgd_step(p: Any, g: Any, *, sign: Any, decay: Any, rate: Any) -> Any:
     """``p -= rate d``; d is the gradient."""
     return p - rate * penalized(g, p, sign=sign, decay=decay)
 
 
 @update
-def momentum(
+def momentum_step(
     p: Any, g: Any, buffer: Any, *, sign: Any, decay: Any, keep: Any, add: Any, look: Any,
     rate: Any,
 ) -> Any:  # fmt: skip
@@ -92,10 +92,10 @@ class SGD(Elementwise):
         share, numbers = group["momentum"], first_numbers(group)
         numbers["rate"] = number(group["lr"])
         if share == 0:
-            return self.planned(sgd, (p, g), numbers)
+            return self.planned(sgd_step, (p, g), numbers)
         keep, add = share, 1 - group["dampening"]
         if state.get("momentum_buffer") is None:
             state["momentum_buffer"] = zeros(p)
             keep, add = 0.0, 1.0
         numbers |= {"keep": keep, "add": add, "look": share if group["nesterov"] else 0.0}
-        return self.planned(momentum, (p, g, state["momentum_buffer"]), numbers)
+        return self.planned(momentum_step, (p, g, state["momentum_buffer"]), numbers)

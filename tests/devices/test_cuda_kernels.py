@@ -579,7 +579,7 @@ def test_a_kernel_that_does_not_compile_leaves_parameters_and_state_alone(
     prepare = CudaKernel.prepare
 
     def broken(kernel: CudaKernel, xp: Any, dtype: Any) -> Any:
-        if kernel.name == "lt_adamax_0" and dtype == np.float64:
+        if kernel.name == "lt_adamax_step_0" and dtype == np.float64:
             raise RuntimeError("NVRTC: no")
         return prepare(kernel, xp, dtype)
 

@@ -56,9 +56,9 @@ lowtide.framework.ops.loss.regression bent_slope f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f
 lowtide.framework.ops.loss.regression squared_slope f4:1C,f4:1C,f4:1C,f4:1C -
 lowtide.framework.ops.loss.regression sums:bent_error i8,i8,f8:1C,f4:1C,f4:1C,f8,f8 -
 lowtide.framework.ops.loss.regression sums:squared_error i8,i8,f8:1C,f4:1C,f4:1C -
-lowtide.optim.adam adam[00] f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8,f8,f8,f8,f8 contract
-lowtide.optim.rmsprop rmsprop[000] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8 contract
-lowtide.optim.sgd momentum[00] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8 contract
+lowtide.optim.adam adam_step[00] f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8,f8,f8,f8,f8 contract
+lowtide.optim.rmsprop rmsprop_step[000] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8 contract
+lowtide.optim.sgd momentum_step[00] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8 contract
 normalization.batch_norm _batch_norm f4:3C,f4:1C,f4:1C,f4:1C,f4:3C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
 normalization.batch_norm _batch_norm_grad f4:3C,f4:1C,f4:1C,f4:3C,f4:3C,f4:1C,f4:1C,f4:1C,i8,i8 contract+reassoc
 normalization.batch_norm _group_norm f4:4C,f4:2C,f4:2C,f4:4C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
