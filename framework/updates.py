@@ -58,7 +58,8 @@ def planned_update(
         (function, arguments). On the CPU it takes no memory.
 
     Raises:
-        RuntimeError: Several elements of what is to be written lie in one place.
+        RuntimeError: Several elements of what is to be written lie in one place, or the tensors
+            differ in shape or device.
     """
     variant, scalars = change.of_call(numbers)
     first, places = tensors[0], variant.places
@@ -71,11 +72,21 @@ def planned_update(
         if device.type == "meta":
             return _count, storages
         return compiled_call(storages, device, variant.loop, flat, scalars)
+    for k in places:
+        _require_alike(change, first, tensors[k])
     for k in variant.written_places:
         require_no_overlap(tensors[k]._array, tensors[k])
     if device.type == "meta" or not first.numel():
         return _count, storages
     return _blockwise(variant, [tensors[k] for k in places], storages, scalars)
+
+
+def _require_alike(change: Update, first: Any, t: Any) -> None:
+    if t.shape != first.shape or t._spec.device is not first._spec.device:
+        raise RuntimeError(
+            f"{change.name}: tensors have one shape and one device; got {tuple(first.shape)} on "
+            f"{first.device} and {tuple(t.shape)} on {t.device}. Convert one, or expand() it."
+        )
 
 
 def flat_arrays(elements: int, tensors: Sequence[Any]) -> list[Any] | None:

@@ -356,7 +356,8 @@ def _unscale_blocks(scaling: Any, g: Any, found: Any) -> None:
     run, *arguments = scaling
     run(*arguments)
     if not g.is_meta:
-        run_kernel(_look, found._array, view_as_real(g)._array if g.is_complex() else g._array)
+        g = g.detach()  # sees the present values of a view's base
+        run_kernel(_look, found._array, (view_as_real(g) if g.is_complex() else g)._array)
 
 
 def _look(found: Any, array: Any) -> None:

@@ -169,6 +169,23 @@ def test_what_repeats_an_element_is_refused_before_anything_is_written():
     run(*arguments)  # what is only read may repeat
 
 
+@pytest.mark.parametrize("n", [4, 5000])
+@pytest.mark.parametrize("wrong", [lambda n: lt.ones(1), lambda n: lt.ones(n, device="sim")])
+def test_tensors_of_another_shape_or_device_are_refused_before_anything_is_written(n, wrong):
+    p, m = lt.ones(n), lt.ones(n)
+    with pytest.raises(RuntimeError, match="mixed: tensors have one shape and one device; got"):
+        planned_update(mixed, (p, wrong(n), m), MIXED)
+    assert (p == 1).all()
+
+
+def test_averages_of_other_shapes_are_refused_and_left_alone():
+    average = lt.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    ours = [lt.ones(3), lt.ones(5000)]
+    with pytest.raises(RuntimeError, match="one shape"):
+        average(ours, [lt.zeros(3), lt.zeros(1)], 1)
+    assert all((t == 1).all() for t in ours)
+
+
 def test_a_refusal_of_the_scratch_comes_before_anything_is_written():
     p, g, m = mixed_tensors((4096,), (lt.bfloat16,) * 3, device="sim")
     before = p.cpu().tolist()

@@ -262,6 +262,13 @@ def test_no_kernel_writes_beyond_its_workspace(name, dtype):
             assert (whole[1] == 7).all()
 
 
+@pytest.mark.parametrize(("side", "way"), [(16, im2col.Columns), (17, direct.DirectWeight)])
+def test_the_weight_of_one_element_is_a_product_where_images_are_small(side, way):
+    size = (side, side)
+    geometry = ((8, 64, *size), (32, 64, 1, 1), size, (1, 1), ((0, 0),) * 2, (1, 1), 1)
+    assert type(routes.route(sizes.WEIGHT, True, *geometry, np.dtype(np.float32))) is way
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_the_windows_that_see_it(value, monkeypatch):
     compiled(monkeypatch, True)
