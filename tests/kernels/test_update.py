@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from lowtide.framework import updates
 from lowtide.framework.kernels.formula.reader import NoFormula
 from lowtide.framework.kernels.formula.update import Update, update
 from lowtide.framework.updates import planned_update
+from lowtide.optim.adam import adam_step
 from tests.kernels.test_formula import drawn_function, imported
 
 ELEMENTS = ["x", "y", "z"]
@@ -89,6 +93,14 @@ def test_drawn_updates_as_loops(tmp_path, count):
             arrays, expected_of(made, names, values, attributes), strict=True
         ):
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=text)
+
+
+@pytest.fixture
+def often_switched():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @update
@@ -196,6 +208,28 @@ def test_a_refusal_of_the_scratch_comes_before_anything_is_written():
     finally:
         lt.set_memory_limit(None, "sim")
     assert p.cpu().tolist() == before
+
+
+def test_threads_that_read_at_once_read_the_same(often_switched):
+    change = adam_step.function
+    outcomes = list(itertools.product([False, True], repeat=2))
+    expected = [adam_step.variant_of(o) for o in outcomes]
+    for _ in range(20):
+        made = Update(change, "read_at_once")
+        assert made.reader.tests
+        start, found = threading.Barrier(4), [None] * 4
+
+        def read(k, made=made, start=start, found=found):
+            start.wait(timeout=60)
+            found[k] = made.variant_of(outcomes[k])
+
+        threads = [threading.Thread(target=read, args=(k,)) for k in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(timeout=60)
+        for one, other in zip(found, expected, strict=True):
+            assert one.steps == other.steps
 
 
 def test_scratch_has_room_for_every_update():

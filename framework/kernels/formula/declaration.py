@@ -81,7 +81,7 @@ class DeclaredVariant:
         reader = declared.reader
         self.declared = declared
         self.steps = reader.steps(outcome)
-        texts = list(reader.numbers)
+        texts = self.steps.numbers
         self.count = len(texts)
         self._numbers = declared.of_attributes([f"float({t})" for t in texts])
         self.name = declared.name

@@ -36,7 +36,6 @@ class Derivative:
         self.renamed = {e: _new_name(e, base.elements) for e in base.elements}
         self.attributes: list[str] = base.attributes
         self.tests: list[str] = base.tests
-        self.numbers: list[str] = []
         outcomes = itertools.product([False, True], repeat=len(self.tests))
         read = {name for outcome in outcomes for name in self.steps(outcome).read()[0]}
         self.inputs = [e for e in base.elements if self.renamed[e] in read]
@@ -45,8 +44,9 @@ class Derivative:
     def steps(self, outcome: tuple[bool, ...]) -> Steps:
         """Return the steps for one outcome of the tests."""
         steps = self.base.steps(outcome)
-        self.numbers = list(self.base.numbers)
-        return _shared(_Reverse(steps, self.renamed).by(self.by))
+        found = _shared(_Reverse(steps, self.renamed).by(self.by))
+        found.numbers = steps.numbers
+        return found
 
 
 def _new_name(name: str, taken: list[str]) -> str:

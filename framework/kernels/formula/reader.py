@@ -66,13 +66,13 @@ class Reader:
         elements: Names of the inputs.
         attributes: Names of the numbers of the call.
         tests: Python of each condition that numbers of the call decide.
-        numbers: Python of each number of the call that the last :meth:`steps` use.
-        written: Of an update, the names that it returns.
+        update: Whether it is an update.
     """
 
     def __init__(self, function: Any, file_lines: list[str], update: bool = False) -> None:
         self.function = function
-        self.written: list[str] | None = [] if update else None
+        self.update = update
+        self.written: list[str] = []  # what an update returns
         parameters = inspect.signature(function).parameters.values()
         self.elements = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.attributes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
@@ -99,7 +99,9 @@ class Reader:
 
     def steps(self, outcome: tuple[bool, ...]) -> Steps:
         """Return the steps for one outcome of the tests."""
-        found = self._steps(dict(zip(self.tests, outcome, strict=True)), [])
+        own = copy.copy(self)  # several threads may read at once
+        found = own._steps(dict(zip(self.tests, outcome, strict=True)), [])
+        found.numbers, found.written = own.numbers, own.written
         self._check_source()
         return found
 
@@ -147,7 +149,7 @@ class Reader:
 
     def _check_all_read(self) -> None:
         read = {n.id for s in self.body for n in ast.walk(s) if isinstance(n, ast.Name)}
-        read |= {*self.elements[:1]} if self.written is not None else set()
+        read |= {*self.elements[:1]} if self.update else set()
         for name in (*self.elements, *self.attributes):
             if name not in read:
                 self.refuse(self.body[0], f"{name} is not used by")
@@ -184,7 +186,7 @@ class Reader:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 continue  # the docstring
             if isinstance(node, ast.Return) and node.value is not None:
-                returned = self._expression if self.written is None else self._new_values
+                returned = self._new_values if self.update else self._expression
                 self.made.result = returned(node.value)
             elif (
                 isinstance(node, ast.Assign)
@@ -334,7 +336,7 @@ class Reader:
         if getattr(found, "function", None) is self.function:
             self.refuse(node, "a formula does not call itself")
         reader = getattr(found, "reader", None)
-        return reader if isinstance(reader, Reader) and reader.written is None else None
+        return reader if isinstance(reader, Reader) and not reader.update else None
 
     def _called(self, node: ast.Call) -> Reader:
         # The reader of a formula that is called, which knows the numbers that it is given.

@@ -62,10 +62,14 @@ class Steps:
     Attributes:
         assignments: Names, and what they stand for.
         result: What the function returns; of an update a tuple.
+        numbers: Python of each number of the call that they use.
+        written: Of an update, the elements that the results are new values of.
     """
 
     assignments: list[tuple[str, Any]] = field(default_factory=list)
     result: Any = None
+    numbers: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
 
     def read(self) -> tuple[set[str], set[str]]:
         """Return the names of the elements and of the assignments that the result depends on."""

@@ -69,7 +69,7 @@ class UpdateVariant(DeclaredVariant):
     def __init__(self, declared: Update, outcome: tuple[bool, ...]) -> None:
         super().__init__(declared, outcome)
         reader = declared.reader
-        results = zip(reader.written or (), self.steps.result, strict=True)
+        results = zip(self.steps.written, self.steps.result, strict=True)
         changed = {name: value for name, value in results if value != Element(name)}
         if not changed:
             raise NoFormula(f"update {self.name}: it gives no parameter a new value.")
