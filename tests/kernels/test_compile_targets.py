@@ -18,7 +18,7 @@ from lowtide.framework.kernels.cpu.elementwise import copy as moves
 from lowtide.framework.kernels.cpu.linalg import bfloat16_matmul
 from lowtide.framework.kernels.cpu.support import jit, microkernel
 print(*(jit.has(f) for f in ("avx2", "avx512f")), end=" ")
-print(bfloat16_matmul.in_hardware(), microkernel._REGISTER)
+print(bfloat16_matmul.in_hardware(), microkernel.GROUP)
 whole = np.random.default_rng(0)
 a, b = (whole.integers(-3, 4, (128, 128)).astype(np.float32) for _ in range(2))
 made = lt.tensor(a).to(lt.bfloat16) @ lt.tensor(b).to(lt.bfloat16)
