@@ -67,7 +67,8 @@ def planned_update(
     storages = [tensors[k]._storage for k in variant.written_places]
     if elements is None:
         elements = first.numel()
-    flat = flat_arrays(elements, [tensors[k] for k in places])
+    looped = first.dtype is float32 or not variant.only_float32
+    flat = flat_arrays(elements, [tensors[k] for k in places]) if looped else None
     if flat is not None:
         if device.type == "meta":
             return _count, storages

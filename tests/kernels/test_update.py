@@ -12,6 +12,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import updates
+from lowtide.framework.kernels.formula.functions import FLOAT32_ONLY, TABLE, exp
 from lowtide.framework.kernels.formula.reader import NoFormula
 from lowtide.framework.kernels.formula.update import Update, update
 from lowtide.framework.updates import planned_update
@@ -87,12 +88,46 @@ def test_drawn_updates_as_loops(tmp_path, count):
         attributes = {"a": draw.random(), "b": draw.random()}
         made = Update(vars(module)[f"f{k}"], f"f{k}", fused=False)
         variant = made.variant(attributes)
-        arrays = [v.copy() for v in values]
+        dtype = np.float32 if variant.only_float32 else np.float64
+        inputs = values.astype(dtype)
+        arrays = [v.copy() for v in inputs]
         variant.loop(*[arrays[j] for j in variant.places], *variant.numbers(attributes))
-        for found, expected in zip(
-            arrays, expected_of(made, names, values, attributes), strict=True
-        ):
-            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=text)
+        expected = expected_of(made, names, inputs, attributes)
+        for found, wanted in zip(arrays, expected, strict=True):
+            if dtype is np.float64:
+                np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9, err_msg=text)
+            else:  # where numbers nearly are equal, rounding may decide a comparison
+                size = np.abs(wanted).max() + 1
+                close = np.isclose(found, wanted, rtol=1e-4, atol=1e-5 * size)
+                assert close.mean() > 0.95, text
+
+
+@update
+def grown(p, g, *, rate):
+    """The loop of the exponential is for float32 only."""
+    return p * exp(-rate * g)
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64, lt.bfloat16])
+@pytest.mark.parametrize("n", [3, 5000])
+def test_functions_of_float32_are_not_taken_for_other_dtypes(n, dtype):
+    p, g = (lt.tensor(np.linspace(a, 3, n)).to(dtype) for a in (1, -2))
+    expected = p.double().numpy() * np.exp(-0.5 * g.double().numpy())
+    run, *arguments = planned_update(grown, (p, g), {"rate": 0.5})
+    run(*arguments)
+    tolerance = {2: 1e-2, 4: 1e-6, 8: 1e-14}[dtype.itemsize]
+    np.testing.assert_allclose(p.double().numpy(), expected, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", sorted(FLOAT32_ONLY))
+def test_loops_of_functions_of_float32_do_not_compile_for_others(tmp_path, name):
+    hint = ", exp(-0.5 * x * x)" if TABLE[name].second == "hint" else ""
+    text = f"def one(x):\n    return {name}(x{hint})\n"
+    loop = Update(imported(tmp_path / "one.py", text).one, f"one_{name}").variant({}).loop
+    x = np.full(8, 0.25, np.float32)
+    loop(x)
+    with pytest.raises(Exception, match="functions of float32 take no float64"):
+        loop(x.astype(np.float64))
 
 
 @pytest.fixture

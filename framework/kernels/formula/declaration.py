@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
+from .functions import FLOAT32_ONLY
 from .reader import names_around
 
 DECLARED: dict[str, Declaration] = {}  # all formulas and updates, by module and name
@@ -91,6 +92,11 @@ class DeclaredVariant:
     def numbers(self, attributes: dict[str, Any]) -> tuple[float, ...]:
         """Return the numbers of a call."""
         return self._numbers(**attributes) if self.count else ()
+
+    @cached_property
+    def only_float32(self) -> bool:
+        """Whether the loop calls functions that exist for float32 only."""
+        return not FLOAT32_ONLY.isdisjoint(self.steps.operations())
 
     @property
     def identifier(self) -> str:

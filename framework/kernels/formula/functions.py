@@ -96,6 +96,9 @@ TABLE: dict[str, Function] = {
     "maximum": Function("xp.maximum({x}, {y}, out={out})", "greater", "number"),
 }
 
+#: Functions whose loops compute float32 and nothing else.
+FLOAT32_ONLY = frozenset(name for name, f in TABLE.items() if f.loop and f.loop.endswith("32"))
+
 PLAIN: dict[str, Callable[..., float]] = {
     name: {"abs": abs}.get(name) or globals()[name] for name in TABLE
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,17 +74,25 @@ class Steps:
 
     def read(self) -> tuple[set[str], set[str]]:
         """Return the names of the elements and of the assignments that the result depends on."""
+        every = list(self._reached())
+        elements = {value.name for value in every if isinstance(value, Element)}
+        return elements, {value.name for value in every if isinstance(value, Local)}
+
+    def operations(self) -> set[str]:
+        """Return which operations and functions the result depends on."""
+        return {value.what for value in self._reached() if isinstance(value, Apply)}
+
+    def _reached(self) -> Iterator[Any]:
         assigned = dict(self.assignments)
-        elements: set[str] = set()
-        needed: set[str] = set()
         waiting = [*self.result] if isinstance(self.result, tuple) else [self.result]
+        seen: set[str] = set()
         while waiting:
             value = waiting.pop()
-            if isinstance(value, Element):
-                elements.add(value.name)
-            elif isinstance(value, Local) and value.name not in needed:
-                needed.add(value.name)
+            if isinstance(value, Local):
+                if value.name in seen:
+                    continue
+                seen.add(value.name)
                 waiting.append(assigned[value.name])
             elif isinstance(value, Apply):
                 waiting += value.operands
-        return elements, needed
+            yield value

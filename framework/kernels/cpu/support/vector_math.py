@@ -13,7 +13,7 @@ import numpy as np
 
 from .jit import deferred, inlined, spelled
 
-types = deferred("numba.core.types")
+types, errors = deferred("numba.core.types"), deferred("numba.core.errors")
 
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)  # nine bits: its product with an exponent is exact
@@ -59,6 +59,12 @@ _E0, _E1, _E2, _E3, _E4, _E5 = (
 _SQRT2 = np.float32(1.4142135623730951)
 
 
+def _require_float32(x: Any) -> None:
+    # What is here approximates float32. Of float64 it would be wrong from the third digit on.
+    if x != types.float32:
+        raise errors.TypingError(f"functions of float32 take no {x}")
+
+
 def _as_float(typing: Any, x: Any) -> Any:
     """The float32 with the bits of an int32."""
 
@@ -72,7 +78,8 @@ as_float: Any = spelled(_as_float)
 
 
 def _as_bits(typing: Any, x: Any) -> Any:
-    """The int32 with the bits of a float32."""
+    """The int32 with the bits of a float32; no other type compiles."""
+    _require_float32(x)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], context.get_value_type(types.int32))
@@ -81,6 +88,15 @@ def _as_bits(typing: Any, x: Any) -> Any:
 
 
 as_bits: Any = spelled(_as_bits)
+
+
+def _float32_only(typing: Any, x: Any) -> Any:
+    """The float32 itself; no other type compiles."""
+    _require_float32(x)
+    return types.float32(types.float32), lambda context, builder, signature, args: args[0]
+
+
+float32_only: Any = spelled(_float32_only)
 
 
 @inlined
@@ -120,7 +136,7 @@ def expm1_32(x: Any) -> Any:
 @inlined
 def log1p32(t: Any) -> Any:
     """``log(1 + t)`` for t in [0, 1], as twice the hyperbolic arctangent of ``t / (2 + t)``."""
-    s = t / (_TWO + t)
+    s = float32_only(t) / (_TWO + t)
     u = s * s
     r = _A5 * u + _A4
     r = r * u + _A3
@@ -161,7 +177,7 @@ def log_of_rest32(x: Any) -> Any:
 @inlined
 def tail32(a: Any, density: Any) -> Any:
     """``1 - Phi(a)`` for ``a >= 0``, given ``exp(-a^2 / 2)``."""
-    t = _ONE / (_ONE + _TAIL * a)
+    t = _ONE / (_ONE + _TAIL * float32_only(a))
     r = _R9 * t + _R8
     r = r * t + _R7
     r = r * t + _R6
