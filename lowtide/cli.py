@@ -14,6 +14,7 @@ from typing import Any
 
 import lowtide
 from lowtide.cli_arguments import BUDGET, add_budget, chosen_budget, positive, size
+from lowtide.launch_arguments import add_launch
 
 USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes, as shells know them
 
@@ -28,6 +29,7 @@ AS_TORCH = "run a PyTorch script: `import torch` imports lowtide in it"
 EXAMPLES = {
     "run": "lowtide run digits --quick",
     "run-as-torch": "lowtide run-as-torch train.py --epochs 3",
+    "launch": "lowtide launch -n 4 train.py --epochs 3",
     "recipes": "lowtide recipes",
     "compile": "lowtide compile",
     "doctor": "lowtide doctor",
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = build_parser()
     options = parser.parse_args(argv)
-    if getattr(options, "script", "") is None:
+    if getattr(options, "script", "") is None and not getattr(options, "recipe", None):
         example = EXAMPLES[options.command]
         print(f"lowtide {options.command} takes a script, as in: {example}", file=sys.stderr)
         return USAGE_ERROR
@@ -86,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_recipes(commands)
     _add_machine(commands)
     _add_scripts(commands)
+    _add_launch(commands)
     _add_recordings(commands)
     return parser
 
@@ -222,6 +225,17 @@ def _add_scripts(commands: Any) -> None:
     fit.add_argument("--png", metavar="FILE", help="write a picture (.png, .svg or .pdf)")
 
 
+def _add_launch(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "launch",
+        "start workers of a script on this machine, each with its rank, as torchrun does",
+        "The options are torchrun's. If a worker fails, the others are ended, and the exit code is "
+        "that of the first that failed.",
+    )
+    add_launch(parser)
+
+
 def _add_recordings(commands: Any) -> None:
     report = _command(commands, "report", "show a recorded run again, and export it")
     report.add_argument("--full", action="store_true", help="print all tables")
@@ -263,6 +277,12 @@ def _running(options: argparse.Namespace) -> int:
     if options.command == "recipes":
         return recipe_command.recipes()
     return recipe_command.run(options.name, options.args)
+
+
+def _launching(options: argparse.Namespace) -> int:
+    from lowtide import launch_command
+
+    return launch_command.launch(options)
 
 
 def _on_the_machine(options: argparse.Namespace) -> int:
@@ -352,6 +372,7 @@ def _profiling(options: argparse.Namespace) -> int:
 # Which function runs which commands; each imports what it needs.
 _RUNNERS: tuple[tuple[tuple[str, ...], Callable[[argparse.Namespace], int]], ...] = (
     (("run", "recipes", "run-as-torch"), _running),
+    (("launch",), _launching),
     (("compile", "doctor"), _on_the_machine),
     (("profile", "report"), _profiling),
     (("diff", "leaks", "top"), _watching),

@@ -211,6 +211,7 @@ LATE = {  # (file, what it imports inside a function): why
     ("lowtide/cli.py", "lowtide/advise_command"): "as above",
     ("lowtide/cli.py", "lowtide/leaks_command"): "as above",
     ("lowtide/cli.py", "lowtide/top_command"): "as above",
+    ("lowtide/cli.py", "lowtide/launch_command"): "as above",
     ("lowtide/cli.py", "lowtide/as_torch/__main__"): "from there on `import torch` is lowtide",
     ("lowtide/profile_command.py", "profiling"): "its help is shown without the framework",
 }

@@ -47,7 +47,7 @@ def test_every_option_that_takes_a_value_has_words(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["profile", "estimate", "leaks", "advise", "fit", "run-as-torch", "fit-table"]
+    "name", ["profile", "estimate", "leaks", "advise", "fit", "run-as-torch", "fit-table", "launch"]
 )
 def test_without_a_script_an_example_is_shown(name, capsys):
     assert cli.main([name]) == 2
