@@ -41,7 +41,6 @@ from .batchnorm import BatchNorm3d as BatchNorm3d
 from .batchnorm import InstanceNorm1d as InstanceNorm1d
 from .batchnorm import InstanceNorm2d as InstanceNorm2d
 from .batchnorm import InstanceNorm3d as InstanceNorm3d
-from .batchnorm import SyncBatchNorm as SyncBatchNorm
 from .cells import GRUCell as GRUCell
 from .cells import LSTMCell as LSTMCell
 from .cells import RNNCell as RNNCell
@@ -159,6 +158,7 @@ from .recurrent import RNNBase as RNNBase
 from .shuffling import ChannelShuffle as ChannelShuffle
 from .shuffling import PixelShuffle as PixelShuffle
 from .shuffling import PixelUnshuffle as PixelUnshuffle
+from .sync_batchnorm import SyncBatchNorm as SyncBatchNorm
 from .transformer import Transformer as Transformer
 from .transformer import TransformerDecoder as TransformerDecoder
 from .transformer import TransformerDecoderLayer as TransformerDecoderLayer

@@ -1,17 +1,14 @@
-"""Parallel training of a module: in one process and on one device, for now.
+"""Data parallelism over the devices of one process, of which there may be one.
 
-The wrappers are there for what programs see of them: ``.module``, names in the state dict, the
-``no_sync`` context. With one replica there is nothing to reduce, and the result is the module's.
+Over processes it is ``distributed_data_parallel.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..framework.device import device as as_device
-from ..framework.distributed.process_group import resolve
 from ..framework.tensor import Tensor
 from .module import Module
 
@@ -53,121 +50,6 @@ class DataParallel(Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module."""
         return self.module(*inputs, **kwargs)
-
-
-class DistributedDataParallel(Module):
-    """Data parallelism over the processes of a group, of which there is one.
-
-    Args:
-        module: what computes; ``.module`` afterwards. Must have a parameter that takes a gradient.
-        device_ids: the device of this process, at most one.
-        output_device: likewise.
-        dim: must be 0.
-        broadcast_buffers: whether ranks take rank 0's buffers before forward: the only rank does.
-        init_sync: whether ranks take rank 0's parameters at the start.
-        process_group: the group, None for the default one, which must be there.
-        bucket_cap_mb: size of the buckets that gradients travel in: none travel.
-        find_unused_parameters: whether a parameter may be unused; with one rank it always may.
-        check_reduction: no meaning, as in PyTorch.
-        gradient_as_bucket_view: whether gradients lie in the buckets.
-        static_graph: whether every step uses the same parameters.
-        delay_all_reduce_named_params: refused, as there is nothing to delay.
-        param_to_hook_all_reduce: refused, likewise.
-        mixed_precision: refused: use ``autocast``.
-        device_mesh: refused.
-        skip_all_reduce_unused_params: no meaning with one rank.
-
-    Raises:
-        ValueError: there is no process group, or more than one device.
-        RuntimeError: no parameter takes a gradient.
-    """
-
-    def __init__(
-        self,
-        module: Module,
-        device_ids: Sequence[Any] | None = None,
-        output_device: Any = None,
-        dim: int = 0,
-        broadcast_buffers: bool = True,
-        init_sync: bool = True,
-        process_group: Any = None,
-        bucket_cap_mb: float | None = None,
-        find_unused_parameters: bool = False,
-        check_reduction: bool = False,
-        gradient_as_bucket_view: bool = False,
-        static_graph: bool = False,
-        delay_all_reduce_named_params: Any = None,
-        param_to_hook_all_reduce: Any = None,
-        mixed_precision: Any = None,
-        device_mesh: Any = None,
-        skip_all_reduce_unused_params: bool = False,
-    ) -> None:
-        super().__init__()
-        group = resolve(process_group, "DistributedDataParallel")
-        _one_device(device_ids, "DistributedDataParallel")
-        for name, given in (
-            ("delay_all_reduce_named_params", delay_all_reduce_named_params),
-            ("param_to_hook_all_reduce", param_to_hook_all_reduce),
-            ("mixed_precision", mixed_precision),
-            ("device_mesh", device_mesh),
-        ):
-            if given is not None:
-                raise NotImplementedError(
-                    f"DistributedDataParallel: {name} is not there for one process. Leave it out."
-                )
-        if not any(p.requires_grad for p in module.parameters()):
-            raise RuntimeError(
-                "DistributedDataParallel: no parameter of the module takes a gradient, so there is"
-                " nothing to reduce. Use the module itself."
-            )
-        self.module = module
-        self.dim = dim
-        self.process_group = group
-        self.device_ids = None if device_ids is None else list(device_ids)
-        self.output_device = output_device
-        self.device = next(module.parameters()).device
-        self.device_type = self.device.type
-        self.broadcast_buffers = broadcast_buffers
-        self.find_unused_parameters = find_unused_parameters
-        self.gradient_as_bucket_view = gradient_as_bucket_view
-        self.static_graph = static_graph
-        self.require_backward_grad_sync = True
-        self.require_forward_param_sync = True
-        self.parameters_to_ignore: set[str] = set()
-
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module."""
-        return self.module(*inputs, **kwargs)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Leave gradients unreduced inside: a context that, with one rank, only sets a flag."""
-        before = self.require_backward_grad_sync
-        self.require_backward_grad_sync = False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before
-
-    @contextmanager
-    def join(
-        self,
-        divide_by_initial_world_size: bool = True,
-        enable: bool = True,
-        throw_on_early_termination: bool = False,
-    ) -> Iterator[None]:
-        """Let ranks have different numbers of inputs inside; one rank has one number."""
-        yield
-
-    def register_comm_hook(self, state: object, hook: Any) -> NoReturn:
-        """Refused: no gradient is communicated, so the hook would never run."""
-        raise NotImplementedError(
-            "DistributedDataParallel.register_comm_hook: with one process no gradient is "
-            "communicated, and the hook would never run. Use Tensor.register_hook for a gradient."
-        )
-
-    def _set_static_graph(self) -> None:
-        self.static_graph = True
 
 
 def data_parallel(

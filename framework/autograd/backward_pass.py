@@ -11,7 +11,7 @@ A node's saved values go as soon as its rules have run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -58,6 +58,7 @@ class BackwardPass:
         # ids of contents it will ask for (``autograd/remat/replay.py``)
         self.reads: set[int] | None = None
         self.node: Any = None  # that runs
+        self.endings: list[Callable[[], None]] = []  # called when all gradients are accumulated
         edges = [edge_to(r) for r in roots]
         nodes = self._count(edges)
         if inputs is not None:
@@ -66,6 +67,8 @@ class BackwardPass:
         for (target, index), g in zip(edges, gradients, strict=True):
             self._start(target, index, g)
         self._drain()
+        for ending in self.endings:
+            ending()
 
     def _count(self, roots: list[tuple[Any, int]]) -> list[Node]:
         # Visit every node once; count the edges that end at each leaf.

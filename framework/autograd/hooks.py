@@ -38,8 +38,15 @@ def register_tensor_hook(tensor: Tensor, hook: Any) -> RemovableHandle:
     return add_hook(_extras(owner), ("tensor", tensor._index if owner is not tensor else 0), hook)
 
 
-def register_post_accumulate_hook(tensor: Tensor, hook: Any) -> RemovableHandle:
+def register_post_accumulate_hook(
+    tensor: Tensor, hook: Any, first: bool = False
+) -> RemovableHandle:
     """Register ``hook(tensor)``, called after backward accumulated into a leaf's ``.grad``.
+
+    Args:
+        tensor: The leaf.
+        hook: What is called.
+        first: Call it before the hooks that are there already.
 
     Raises:
         RuntimeError: The tensor is no leaf, or does not require grad.
@@ -54,7 +61,10 @@ def register_post_accumulate_hook(tensor: Tensor, hook: Any) -> RemovableHandle:
             "post accumulate grad hooks cannot be registered on non-leaf tensors. "
             "Use register_hook."
         )
-    return add_hook(_extras(tensor), "post_accumulate", hook)
+    handle = add_hook(_extras(tensor), "post_accumulate", hook)
+    if first:
+        _extras(tensor)["post_accumulate"].move_to_end(handle.id, last=False)
+    return handle
 
 
 def retain_grad(tensor: Tensor) -> None:

@@ -1,42 +1,28 @@
-"""Collective operations on tensors, in a group of one process.
+"""Collective operations on tensors, between the processes of a group.
 
-With one rank a reduction of one tensor is that tensor, a gathered list has one entry, and what is
-scattered is what came in. Arguments are checked as for many ranks. ``async_op=True`` returns a
-``Work`` that is done already.
+Arguments are checked on each rank, and compared between ranks, before anything is written. With one
+rank a reduction of one tensor is that tensor, a gathered list has one entry, and what is scattered
+is what came in. ``async_op=True`` returns a ``Work``, whose ``wait`` ends what has begun.
+
+An interrupted collective (Ctrl-C, a deadline, a rank that ends) leaves what it writes undefined,
+and ends the group.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from math import prod
+from typing import Any
 
-from ..modes import no_grad
 from ..tensor import Tensor
-from .process_group import Work, only_rank, resolve
-
-
-class ReduceOp(enum.Enum):
-    """How the tensors of all ranks become one."""
-
-    SUM = 0
-    AVG = 1
-    PRODUCT = 2
-    MIN = 3
-    MAX = 4
-    BAND = 5
-    BOR = 6
-    BXOR = 7
-    PREMUL_SUM = 8
-
-    @classmethod
-    def _missing_(cls, value: object) -> NoReturn:
-        raise ValueError(f"ReduceOp: {value!r} is none of {[op.name for op in cls]}.")
-
+from . import movement, reduction
+from .buffers import Buffer, Parts
+from .process_group import ProcessGroup, resolve
+from .reduction import ReduceOp as ReduceOp
+from .work import Work
 
 reduce_op = ReduceOp
-ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's enum below its class
 _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 _NOT_OF_COMPLEX = (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, *_OF_BITS)
 
@@ -44,10 +30,23 @@ _NOT_OF_COMPLEX = (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, *_OF_BITS)
 def all_reduce(
     tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Any:
-    """Reduce a tensor over all ranks, in place: with one rank, leave it as it is."""
-    resolve(group, "all_reduce")
-    _check(tensor, "all_reduce", op)
-    return _done(async_op, tensor)
+    """Reduce a tensor over all ranks, in place, in the order of ranks."""
+    where = resolve(group, "all_reduce")
+    check(tensor, "all_reduce", op)
+    work = begin_all_reduce(tensor, op, where, "all_reduce")
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def begin_all_reduce(tensor: Tensor, op: ReduceOp, where: ProcessGroup, name: str) -> Work:
+    """Begin to reduce a tensor under a name that all ranks must agree about."""
+    buffer = Buffer(tensor, "all_reduce")
+    made = reduction.all_reduce(buffer.flat, op)
+    work = where.run(_line(name, tensor, op.name), made, [buffer], [tensor], True)
+    assert work is not None
+    return work
 
 
 def all_reduce_coalesced(
@@ -57,10 +56,17 @@ def all_reduce_coalesced(
     async_op: bool = False,
 ) -> Any:
     """Reduce each tensor of a list over all ranks, in place."""
-    resolve(group, "all_reduce_coalesced")
+    where = resolve(group, "all_reduce_coalesced")
     for tensor in tensors:
-        _check(tensor, "all_reduce_coalesced", op)
-    return _done(async_op, *tensors)
+        check(tensor, "all_reduce_coalesced", op)
+    buffers = [Buffer(tensor, "all_reduce_coalesced") for tensor in tensors]
+
+    def steps(call: Any) -> Any:
+        for buffer in buffers:
+            yield from reduction.all_reduce(buffer.flat, op)(call)
+
+    line = "all_reduce_coalesced " + ", ".join(_line("", t, op.name) for t in tensors)
+    return where.run(line, steps, buffers, list(tensors), async_op)
 
 
 def reduce(
@@ -71,10 +77,13 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Any:
-    """Reduce a tensor over all ranks into that of rank ``dst``."""
-    only_rank(_one_of(dst, group_dst, "reduce"), group, "reduce")
-    _check(tensor, "reduce", op)
-    return _done(async_op, tensor)
+    """Reduce a tensor over all ranks into that of rank ``dst``; those of other ranks stay."""
+    where = resolve(group, "reduce")
+    root = _root(where, dst, group_dst, "reduce")
+    check(tensor, "reduce", op)
+    buffer = Buffer(tensor, "reduce" if where.rank() == root else None)
+    made = reduction.reduce(buffer.flat, op, root)
+    return where.run(_line("reduce", tensor, op.name, root), made, [buffer], [tensor], async_op)
 
 
 def broadcast(
@@ -85,29 +94,38 @@ def broadcast(
     group_src: int | None = None,
 ) -> Any:
     """Give all ranks the tensor of rank ``src``."""
-    only_rank(_one_of(src, group_src, "broadcast"), group, "broadcast")
-    _check(tensor, "broadcast")
-    return _done(async_op, tensor)
+    where = resolve(group, "broadcast")
+    root = _root(where, src, group_src, "broadcast")
+    check(tensor, "broadcast")
+    buffer = Buffer(tensor, None if where.rank() == root else "broadcast")
+    made = movement.broadcast(buffer.flat, root)
+    return where.run(_line("broadcast", tensor, root=root), made, [buffer], [tensor], async_op)
 
 
 def all_gather(
     tensor_list: Sequence[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Any:
     """Write the tensor of each rank into a list of tensors, on all ranks."""
-    resolve(group, "all_gather")
-    _check(tensor, "all_gather")
-    _copy(_only(tensor_list, "all_gather", "tensor_list"), tensor, "all_gather")
-    return _done(async_op, *tensor_list)
+    where = resolve(group, "all_gather")
+    check(tensor, "all_gather")
+    _list(where, tensor_list, tensor, "all_gather", "tensor_list")
+    own, into = Buffer(tensor), [Buffer(t, "all_gather") for t in tensor_list]
+    made = movement.all_gather(own.flat, [b.flat for b in into])
+    return where.run(_line("all_gather", tensor), made, into, list(tensor_list), async_op)
 
 
 def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Any:
     """Write the tensors of all ranks behind or above one another into one, on all ranks."""
-    resolve(group, "all_gather_into_tensor")
-    _check(input_tensor, "all_gather_into_tensor")
-    _copy(output_tensor, input_tensor, "all_gather_into_tensor", stacked=True)
-    return _done(async_op, output_tensor)
+    name = "all_gather_into_tensor"
+    where = resolve(group, name)
+    check(input_tensor, name)
+    _stacked(where, output_tensor, input_tensor, name, "output")
+    own = Buffer(input_tensor)
+    into = Parts(output_tensor, [input_tensor.numel()] * where.size(), name)
+    made = movement.all_gather(own.flat, into.parts)
+    return where.run(_line(name, input_tensor), made, [into], [output_tensor], async_op)
 
 
 def gather(
@@ -119,12 +137,14 @@ def gather(
     group_dst: int | None = None,
 ) -> Any:
     """Write the tensor of each rank into a list of rank ``dst``."""
-    only_rank(_one_of(dst, group_dst, "gather", 0), group, "gather")
-    _check(tensor, "gather")
-    if gather_list is None:
-        raise ValueError("gather: rank dst needs gather_list, one tensor a rank.")
-    _copy(_only(gather_list, "gather", "gather_list"), tensor, "gather")
-    return _done(async_op, *gather_list)
+    where = resolve(group, "gather")
+    root = _root(where, dst, group_dst, "gather", 0)
+    check(tensor, "gather")
+    into = _of_root(where, gather_list, tensor, root, "gather", "dst", "gather_list", "gather")
+    own = Buffer(tensor)
+    made = movement.gather(own.flat, [b.flat for b in into], root)
+    line = _line("gather", tensor, root=root)
+    return where.run(line, made, into, list(gather_list or ()), async_op)
 
 
 def scatter(
@@ -136,11 +156,13 @@ def scatter(
     group_src: int | None = None,
 ) -> Any:
     """Give each rank its tensor of a list of rank ``src``."""
-    only_rank(_one_of(src, group_src, "scatter", 0), group, "scatter")
-    if scatter_list is None:
-        raise ValueError("scatter: rank src needs scatter_list, one tensor a rank.")
-    _copy(tensor, _only(scatter_list, "scatter", "scatter_list"), "scatter")
-    return _done(async_op, tensor)
+    where = resolve(group, "scatter")
+    root = _root(where, src, group_src, "scatter", 0)
+    check(tensor, "scatter")
+    given = _of_root(where, scatter_list, tensor, root, "scatter", "src", "scatter_list")
+    own = Buffer(tensor, "scatter")
+    made = movement.scatter(own.flat, [b.flat for b in given], root)
+    return where.run(_line("scatter", tensor, root=root), made, [own], [tensor], async_op)
 
 
 def reduce_scatter(
@@ -151,11 +173,13 @@ def reduce_scatter(
     async_op: bool = False,
 ) -> Any:
     """Reduce a list of tensors over all ranks, entry by entry, and give each rank its entry."""
-    resolve(group, "reduce_scatter")
-    source = _only(input_list, "reduce_scatter", "input_list")
-    _check(source, "reduce_scatter", op)
-    _copy(output, source, "reduce_scatter")
-    return _done(async_op, output)
+    where = resolve(group, "reduce_scatter")
+    check(output, "reduce_scatter", op)
+    _list(where, input_list, output, "reduce_scatter", "input_list")
+    out, given = Buffer(output, "reduce_scatter"), [Buffer(t) for t in input_list]
+    made = reduction.reduce_scatter(out.flat, [b.flat for b in given], op)
+    line = _line("reduce_scatter", output, op.name)
+    return where.run(line, made, [out], [output], async_op)
 
 
 def reduce_scatter_tensor(
@@ -165,11 +189,15 @@ def reduce_scatter_tensor(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Reduce a tensor over all ranks and give each rank its part of the rows."""
-    resolve(group, "reduce_scatter_tensor")
-    _check(input, "reduce_scatter_tensor", op)
-    _copy(output, input, "reduce_scatter_tensor", stacked=True)
-    return _done(async_op, output)
+    """Reduce a tensor over all ranks and give each rank its part, as long as ``output``."""
+    name = "reduce_scatter_tensor"
+    where = resolve(group, name)
+    check(output, name, op)
+    _stacked(where, input, output, name, "input")
+    out = Buffer(output, name)
+    given = Parts(input, [output.numel()] * where.size())
+    made = reduction.reduce_scatter(out.flat, given.parts, op)
+    return where.run(_line(name, output, op.name), made, [out], [output], async_op)
 
 
 def all_to_all(
@@ -179,10 +207,17 @@ def all_to_all(
     async_op: bool = False,
 ) -> Any:
     """Send entry i of a list to rank i, and receive one from each."""
-    resolve(group, "all_to_all")
-    source = _only(input_tensor_list, "all_to_all", "input_tensor_list")
-    _copy(_only(output_tensor_list, "all_to_all", "output_tensor_list"), source, "all_to_all")
-    return _done(async_op, *output_tensor_list)
+    where = resolve(group, "all_to_all")
+    lists = {"output_tensor_list": output_tensor_list, "input_tensor_list": input_tensor_list}
+    for argument, tensors in lists.items():
+        count(where, tensors, "all_to_all", argument)
+    own = where.rank()
+    _same(output_tensor_list[own], input_tensor_list[own], "all_to_all")
+    into = [Buffer(t, "all_to_all") for t in output_tensor_list]
+    given = [Buffer(t) for t in input_tensor_list]
+    made = movement.all_to_all([b.flat for b in into], [b.flat for b in given])
+    line = f"all_to_all of {input_tensor_list[0].dtype}"
+    return where.run(line, made, into, list(output_tensor_list), async_op)
 
 
 def all_to_all_single(
@@ -193,97 +228,68 @@ def all_to_all_single(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Send part i of a tensor's rows to rank i, and receive one part from each."""
-    resolve(group, "all_to_all_single")
-    _check(input, "all_to_all_single")
-    for name, sizes, tensor in (
-        ("output_split_sizes", output_split_sizes, output),
-        ("input_split_sizes", input_split_sizes, input),
-    ):
-        if sizes and list(sizes) != [len(tensor)]:
-            raise ValueError(
-                f"all_to_all_single: {name}={list(sizes)} of a tensor of {len(tensor)} rows and "
-                "one rank; leave it out."
-            )
-    _copy(output, input, "all_to_all_single")
-    return _done(async_op, output)
+    """Send part i of a tensor along dim 0 to rank i, and receive one part from each.
+
+    Args:
+        output: Where the parts go, one after the other.
+        input: What is sent.
+        output_split_sizes: Lengths along dim 0 of what each rank sends; equal ones if left out.
+        input_split_sizes: Lengths along dim 0 of what each rank gets; equal ones if left out.
+        group: The group; the default one if None.
+        async_op: Return a ``Work`` at once.
+    """
+    name = "all_to_all_single"
+    where = resolve(group, name)
+    check(input, name)
+    check(output, name)
+    if output.dtype != input.dtype or output.shape[1:] != input.shape[1:]:
+        raise ValueError(
+            f"{name}: output and input must have one dtype, and one shape but for dim 0; they have "
+            f"{output.dtype} {tuple(output.shape)} and {input.dtype} {tuple(input.shape)}."
+        )
+    into = Parts(output, _splits(where, output, output_split_sizes, "output_split_sizes"), name)
+    given = Parts(input, _splits(where, input, input_split_sizes, "input_split_sizes"))
+    own = where.rank()
+    if into.parts[own].numel() != given.parts[own].numel():
+        raise ValueError(
+            f"{name}: rank {own} sends itself {given.parts[own].numel()} elements, and expects "
+            f"{into.parts[own].numel()}. Give output_split_sizes what the ranks send."
+        )
+    made = movement.all_to_all(into.parts, given.parts)
+    line = f"{name} of {input.dtype} (any, {', '.join(map(str, input.shape[1:]))})"
+    return where.run(line, made, [into], [output], async_op)
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-    """Wait for all ranks: return at once."""
-    resolve(group, "barrier")
-    return _done(async_op)
+    """Wait until all ranks have called it."""
+    return resolve(group, "barrier").run("barrier", movement.nothing, [], [], async_op)
 
 
 def monitored_barrier(
     group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Wait for all ranks and name those that do not come: return at once."""
-    resolve(group, "monitored_barrier")
+    """Wait for all ranks for a time of its own; the error names those that did not come."""
+    where = resolve(group, "monitored_barrier")
+    where.channel.start("monitored_barrier", movement.nothing).wait(timeout)
 
 
-def send(
-    tensor: Tensor,
-    dst: int | None = None,
-    group: Any = None,
-    tag: int = 0,
-    group_dst: int | None = None,
-) -> NoReturn:
-    """Refused: there is no other rank to send to."""
-    _no_peer("send", group)
+# What is checked
 
 
-def recv(
-    tensor: Tensor,
-    src: int | None = None,
-    group: Any = None,
-    tag: int = 0,
-    group_src: int | None = None,
-) -> NoReturn:
-    """Refused: there is no other rank to receive from."""
-    _no_peer("recv", group)
+def _line(name: str, tensor: Tensor, op: str = "", root: int | None = None) -> str:
+    # What all ranks must agree about.
+    words = [name, op, "of", str(tensor.dtype).rpartition(".")[2], str(tuple(tensor.shape))]
+    words += [] if root is None else [f"root {root}"]
+    return " ".join(word for word in words if word)
 
 
-def isend(
-    tensor: Tensor,
-    dst: int | None = None,
-    group: Any = None,
-    tag: int = 0,
-    group_dst: int | None = None,
-) -> NoReturn:
-    """Refused: there is no other rank to send to."""
-    _no_peer("isend", group)
-
-
-def irecv(
-    tensor: Tensor,
-    src: int | None = None,
-    group: Any = None,
-    tag: int = 0,
-    group_src: int | None = None,
-) -> NoReturn:
-    """Refused: there is no other rank to receive from."""
-    _no_peer("irecv", group)
-
-
-def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Work]:
-    """Refused unless the list is empty: there is no other rank."""
-    if p2p_op_list:
-        _no_peer("batch_isend_irecv", None)
-    return []
-
-
-def _no_peer(op_name: str, group: Any) -> NoReturn:
-    resolve(group, op_name)
-    raise ValueError(
-        f"{op_name}: the group has one process, and no rank to exchange with. PyTorch waits for"
-        " good here; guard the call with get_world_size() > 1."
-    )
-
-
-def _check(tensor: Any, op_name: str, op: Any = ReduceOp.SUM) -> None:
+def check(tensor: Any, op_name: str, op: Any = ReduceOp.SUM) -> None:
+    """Raise an error unless ``tensor`` is one, and of a dtype that ``op`` reduces."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{op_name}: expected a tensor; got {type(tensor).__name__}.")
+    if tensor.is_sparse:
+        raise ValueError(f"{op_name}: sparse tensors are not sent; call to_dense() first.")
+    ReduceOp(op)
     if op in _NOT_OF_COMPLEX and tensor.is_complex():
         raise ValueError(
             f"{op_name}: {op.name} does not work on complex tensors; got {tensor.dtype}. Take"
@@ -291,40 +297,113 @@ def _check(tensor: Any, op_name: str, op: Any = ReduceOp.SUM) -> None:
         )
     if op in _OF_BITS and tensor.is_floating_point():
         raise RuntimeError(f"{op_name}: {op.name} works on integers; got {tensor.dtype}.")
-    ReduceOp(op)
+    if op is ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise RuntimeError(
+            f"{op_name}: AVG works on floating-point numbers; got {tensor.dtype}. Take SUM, and "
+            "divide."
+        )
+    if op is ReduceOp.PREMUL_SUM:
+        raise NotImplementedError(f"{op_name}: PREMUL_SUM has no factor here; multiply first.")
 
 
-def _one_of(
-    rank: int | None, group_rank: int | None, op_name: str, default: int | None = None
+def _root(
+    where: ProcessGroup,
+    rank: int | None,
+    group_rank: int | None,
+    op_name: str,
+    default: int | None = None,
 ) -> int:
+    # The rank in the group of one that is named in the world or in the group.
     if rank is not None and group_rank is not None:
         raise ValueError(f"{op_name}: name the rank in the world or in the group, not both.")
-    found = rank if rank is not None else group_rank if group_rank is not None else default
+    if group_rank is None and rank is not None:
+        return where.group_rank(rank, op_name)
+    found = default if group_rank is None else group_rank
     if found is None:
         raise ValueError(f"{op_name}: which rank? Name it.")
+    where.global_rank(found, op_name)
     return found
 
 
-def _only(tensors: Sequence[Tensor], op_name: str, argument: str) -> Tensor:
-    if len(tensors) != 1:
+def count(where: ProcessGroup, tensors: Sequence[Tensor], op_name: str, argument: str) -> None:
+    """Raise an error unless a list has a tensor for each rank."""
+    size = where.size()
+    if len(tensors) != size:
         raise ValueError(
-            f"{op_name}: {argument} must have one tensor a rank, so 1; it has {len(tensors)}."
+            f"{op_name}: {argument} must have one tensor a rank, so {size}; it has {len(tensors)}."
         )
-    _check(tensors[0], op_name)
-    return tensors[0]
+    for tensor in tensors:
+        check(tensor, op_name)
 
 
-def _copy(target: Tensor, source: Tensor, op_name: str, stacked: bool = False) -> None:
-    _check(target, op_name)
-    shapes = [tuple(source.shape)] + ([(1, *source.shape)] if stacked else [])
+def _list(
+    where: ProcessGroup, tensors: Sequence[Tensor], like: Tensor, op_name: str, argument: str
+) -> None:
+    count(where, tensors, op_name, argument)
+    for tensor in tensors:
+        _same(tensor, like, op_name)
+
+
+def _of_root(
+    where: ProcessGroup,
+    tensors: Sequence[Tensor] | None,
+    like: Tensor,
+    root: int,
+    op_name: str,
+    which: str,
+    argument: str,
+    writer: str | None = None,
+) -> list[Buffer]:
+    # The buffers of a list that rank ``root`` gives and no other.
+    if where.rank() != root:
+        if tensors:
+            raise ValueError(f"{op_name}: only rank {which} gives {argument}; leave it out.")
+        return []
+    if tensors is None:
+        raise ValueError(f"{op_name}: rank {which} needs {argument}, one tensor a rank.")
+    _list(where, tensors, like, op_name, argument)
+    return [Buffer(tensor, writer) for tensor in tensors]
+
+
+def _same(target: Tensor, source: Tensor, op_name: str) -> None:
+    _fits(target, source, [tuple(source.shape)], op_name, "output")
+
+
+def _stacked(
+    where: ProcessGroup, large: Tensor, small: Tensor, op_name: str, argument: str
+) -> None:
+    check(large, op_name)
+    shape, size = tuple(small.shape), where.size()
+    behind = (size * shape[0], *shape[1:]) if shape else (size,)
+    _fits(large, small, list(dict.fromkeys([behind, (size, *shape)])), op_name, argument)
+
+
+def _fits(
+    target: Tensor, source: Tensor, shapes: list[tuple[int, ...]], op_name: str, argument: str
+) -> None:
     if tuple(target.shape) not in shapes or target.dtype != source.dtype:
         raise ValueError(
-            f"{op_name}: the output must have shape {' or '.join(map(str, shapes))} and dtype"
+            f"{op_name}: the {argument} must have shape {' or '.join(map(str, shapes))} and dtype"
             f" {source.dtype}; it has {tuple(target.shape)} and {target.dtype}."
         )
-    with no_grad():
-        target.copy_(source.reshape(target.shape))
 
 
-def _done(async_op: bool, *result: Tensor) -> Work | None:
-    return Work(result) if async_op else None
+def _splits(
+    where: ProcessGroup, tensor: Tensor, lengths: Sequence[int] | None, argument: str
+) -> list[int]:
+    # How many elements of a tensor each rank has.
+    size, length = where.size(), len(tensor)
+    each = prod(tensor.shape[1:])
+    if not lengths:
+        if length % size:
+            raise ValueError(
+                f"all_to_all_single: dim 0 has length {length}, which {size} ranks do not divide. "
+                f"Give {argument}."
+            )
+        return [length // size * each] * size
+    if len(lengths) != size or sum(lengths) != length or min(lengths) < 0:
+        raise ValueError(
+            f"all_to_all_single: {argument}={list(lengths)} must have {size} lengths, one a rank, "
+            f"and their sum must be {length}, the length of dim 0."
+        )
+    return [n * each for n in lengths]

@@ -17,6 +17,7 @@ class Future:
 
     def __init__(self, *, devices: Any = None) -> None:
         self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._sources: list[Future] = []  # that it is made of
 
     def done(self) -> bool:
         """True once there is a value or an error."""
@@ -24,7 +25,14 @@ class Future:
 
     def wait(self) -> Any:
         """Wait for the value and return it; raise the error if there is one."""
+        self.hasten()
         return self._future.result()
+
+    def hasten(self) -> None:
+        """Do what completes it, if a thread has to: a collective moves when somebody waits."""
+        if not self._future.done():
+            for source in self._sources:
+                source.hasten()
 
     def value(self) -> Any:
         """Return the value without waiting.
@@ -74,6 +82,7 @@ class Future:
             else:
                 following.set_result(found)
 
+        following._sources.append(self)
         self._future.add_done_callback(proceed)
         return following
 
@@ -96,6 +105,7 @@ def collect_all(futures: list[Future]) -> Future:
         if last:
             collected.set_result(list(futures))
 
+    collected._sources += futures
     if not futures:
         collected.set_result([])
     for future in futures:

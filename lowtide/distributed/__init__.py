@@ -1,10 +1,12 @@
-"""Training with many processes, under PyTorch's names: a world of one process, for now.
+"""Training with many processes, under PyTorch's names.
 
-A program that asks for a process group gets one, of rank 0 and size 1, whose collectives are those
-of one rank. More than one process is refused by ``init_process_group``.
+``lowtide launch -n 4 train.py`` starts the processes, ``init_process_group`` connects them, and
+``nn.parallel.DistributedDataParallel`` trains one model in all of them.
 """
 
 from lowtide.distributed import nn as nn
+from lowtide.framework.distributed.backends import Backend as Backend
+from lowtide.framework.distributed.backends import is_mpi_available as is_mpi_available
 from lowtide.framework.distributed.collectives import ReduceOp as ReduceOp
 from lowtide.framework.distributed.collectives import all_gather as all_gather
 from lowtide.framework.distributed.collectives import (
@@ -15,30 +17,34 @@ from lowtide.framework.distributed.collectives import all_reduce_coalesced as al
 from lowtide.framework.distributed.collectives import all_to_all as all_to_all
 from lowtide.framework.distributed.collectives import all_to_all_single as all_to_all_single
 from lowtide.framework.distributed.collectives import barrier as barrier
-from lowtide.framework.distributed.collectives import batch_isend_irecv as batch_isend_irecv
 from lowtide.framework.distributed.collectives import broadcast as broadcast
 from lowtide.framework.distributed.collectives import gather as gather
-from lowtide.framework.distributed.collectives import irecv as irecv
-from lowtide.framework.distributed.collectives import isend as isend
 from lowtide.framework.distributed.collectives import monitored_barrier as monitored_barrier
-from lowtide.framework.distributed.collectives import recv as recv
 from lowtide.framework.distributed.collectives import reduce as reduce
 from lowtide.framework.distributed.collectives import reduce_op as reduce_op
 from lowtide.framework.distributed.collectives import reduce_scatter as reduce_scatter
 from lowtide.framework.distributed.collectives import reduce_scatter_tensor as reduce_scatter_tensor
 from lowtide.framework.distributed.collectives import scatter as scatter
-from lowtide.framework.distributed.collectives import send as send
+from lowtide.framework.distributed.gradient_reduction import GradBucket as GradBucket
+from lowtide.framework.distributed.initialization import (
+    default_pg_timeout as default_pg_timeout,
+)
+from lowtide.framework.distributed.initialization import (
+    destroy_process_group as destroy_process_group,
+)
+from lowtide.framework.distributed.initialization import init_process_group as init_process_group
 from lowtide.framework.distributed.objects import all_gather_object as all_gather_object
 from lowtide.framework.distributed.objects import broadcast_object_list as broadcast_object_list
 from lowtide.framework.distributed.objects import gather_object as gather_object
 from lowtide.framework.distributed.objects import scatter_object_list as scatter_object_list
-from lowtide.framework.distributed.process_group import Backend as Backend
+from lowtide.framework.distributed.point_to_point import P2POp as P2POp
+from lowtide.framework.distributed.point_to_point import batch_isend_irecv as batch_isend_irecv
+from lowtide.framework.distributed.point_to_point import irecv as irecv
+from lowtide.framework.distributed.point_to_point import isend as isend
+from lowtide.framework.distributed.point_to_point import recv as recv
+from lowtide.framework.distributed.point_to_point import send as send
 from lowtide.framework.distributed.process_group import GroupMember as GroupMember
 from lowtide.framework.distributed.process_group import ProcessGroup as ProcessGroup
-from lowtide.framework.distributed.process_group import Work as Work
-from lowtide.framework.distributed.process_group import (
-    destroy_process_group as destroy_process_group,
-)
 from lowtide.framework.distributed.process_group import get_backend as get_backend
 from lowtide.framework.distributed.process_group import (
     get_default_backend_for_device as get_default_backend_for_device,
@@ -52,7 +58,6 @@ from lowtide.framework.distributed.process_group import (
 from lowtide.framework.distributed.process_group import get_rank as get_rank
 from lowtide.framework.distributed.process_group import get_world_size as get_world_size
 from lowtide.framework.distributed.process_group import group as group
-from lowtide.framework.distributed.process_group import init_process_group as init_process_group
 from lowtide.framework.distributed.process_group import is_initialized as is_initialized
 from lowtide.framework.distributed.process_group import (
     is_torchelastic_launched as is_torchelastic_launched,
@@ -63,26 +68,31 @@ from lowtide.framework.distributed.stores import HashStore as HashStore
 from lowtide.framework.distributed.stores import PrefixStore as PrefixStore
 from lowtide.framework.distributed.stores import Store as Store
 from lowtide.framework.distributed.stores import TCPStore as TCPStore
+from lowtide.framework.distributed.transport import DistBackendError as DistBackendError
+from lowtide.framework.distributed.transport import DistError as DistError
+from lowtide.framework.distributed.transport import DistNetworkError as DistNetworkError
+from lowtide.framework.distributed.transport import DistStoreError as DistStoreError
+from lowtide.framework.distributed.work import Work as Work
 
 
 def is_available() -> bool:
-    """True: there are process groups, of one process."""
+    """True: processes can be connected."""
     return True
 
 
 def is_gloo_available() -> bool:
-    """True: one process needs no library between processes."""
+    """True: processes on the CPU are connected by sockets."""
     return True
 
 
-def is_mpi_available() -> bool:
-    """False: MPI connects several processes, and there is one."""
+def is_nccl_available() -> bool:
+    """False: tensors of GPUs go through the CPU."""
     return False
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether a backend's library is there: gloo, which one process does without, and no other."""
-    return backend.lower() == "gloo"
+    """Whether a backend can be had: gloo, and mpi where mpi4py is installed."""
+    return backend.lower() == "gloo" or (backend.lower() == "mpi" and is_mpi_available())
 
 
-is_nccl_available = is_ucc_available = is_xccl_available = is_mpi_available
+is_ucc_available = is_xccl_available = is_nccl_available

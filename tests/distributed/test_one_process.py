@@ -91,7 +91,12 @@ def test_where_rank_and_size_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
         dist.init_process_group()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(RuntimeError, match="world_size=4, and lowtide trains in one process"):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setenv("MASTER_PORT", "port")
+    with pytest.raises(ValueError, match="MASTER_PORT must be a number; it is 'port'"):
+        dist.init_process_group("nccl")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    with pytest.raises(ValueError, match="MASTER_ADDR, which is not set. Start the script with"):
         dist.init_process_group("nccl")
     assert not dist.is_initialized()
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -174,7 +179,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(group: None) -> Non
         dist.all_gather([into], x)
     with pytest.raises(ValueError, match="one tensor a rank, so 1; it has 2"):
         dist.all_gather([into, into], x)
-    with pytest.raises(ValueError, match="float32; it has"):
+    with pytest.raises(ValueError, match="int64; it has"):
         dist.scatter(lt.zeros(2, dtype=lt.int64), [x])
     with pytest.raises(TypeError, match="expected a tensor; got list"):
         dist.all_reduce([1.0])

@@ -1,7 +1,9 @@
 """Parallel training of modules: one process and one device, for now."""
 
+from lowtide.modules.distributed_data_parallel import (
+    DistributedDataParallel as DistributedDataParallel,
+)
 from lowtide.modules.parallel import DataParallel as DataParallel
-from lowtide.modules.parallel import DistributedDataParallel as DistributedDataParallel
 from lowtide.modules.parallel import data_parallel as data_parallel
 from lowtide.modules.parallel import gather as gather
 from lowtide.modules.parallel import parallel_apply as parallel_apply

@@ -1,0 +1,1 @@
+"""Algorithms of communication, under PyTorch's names."""

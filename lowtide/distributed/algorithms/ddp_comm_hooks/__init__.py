@@ -1,0 +1,3 @@
+"""Communication hooks of ``DistributedDataParallel``, under PyTorch's names."""
+
+from lowtide.distributed.algorithms.ddp_comm_hooks import default_hooks as default_hooks
