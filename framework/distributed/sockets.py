@@ -21,6 +21,7 @@ from .transport import DistNetworkError, Transfer
 _HEADER = struct.Struct("<QQ")  # tag, bytes
 _SPIN = 50e-6  # seconds to look again before a process sleeps: half of a message's way
 _TAG_BITS = 40  # of a tag, below the number of the group
+_ENDED = "its process ended or left the group"
 _DRAIN = 2.0  # seconds that a process that leaves takes to send the rest
 BUFFER = 4 << 20  # bytes that the system may hold of a connection
 
@@ -45,6 +46,7 @@ class _Peer:
         self.filled = 0  # bytes of the header, then of the message
         self.reading: tuple[int, memoryview, _Incoming | None, bytearray | None] | None = None
         self.watched = False  # it is asked whether it takes more
+        self.deaf = False  # it takes nothing more
         self.gone: str | None = None  # why nothing more will come
 
     def write(self) -> None:
@@ -55,8 +57,9 @@ class _Peer:
                 sent = self.sock.send(data) if len(data) else 0
             except BlockingIOError:
                 return
-            except OSError as error:
-                self.lose(error)
+            except OSError:  # what it sent before it ended may still be read
+                self.deaf = True
+                self._fail_outgoing()
                 return
             if sent < len(data):
                 self.outgoing[0] = data[sent:], transfer
@@ -72,6 +75,8 @@ class _Peer:
                 pass
         except BlockingIOError:
             return
+        except ConnectionError:
+            self._end()
         except OSError as error:
             self.lose(error)
 
@@ -125,7 +130,7 @@ class _Peer:
         return transfer
 
     def _end(self) -> bool:
-        self.lose("its process ended or left the group")
+        self.lose(_ENDED)
         return False
 
     def receive(self, tag: int, into: memoryview) -> Transfer:
@@ -150,14 +155,19 @@ class _Peer:
         self.gone = str(why)
         with contextlib.suppress(OSError):
             self.sock.close()
-        waiting = [t for _, t in self.outgoing if t is not None]
-        waiting += [t for queue in self.expected.values() for t in queue]
+        self._fail_outgoing()
+        waiting: list[Transfer] = [t for queue in self.expected.values() for t in queue]
         if self.reading is not None and self.reading[2] is not None:
             waiting.append(self.reading[2])
-        self.outgoing.clear()
         self.expected.clear()
         for transfer in waiting:
             _fail(transfer, self.gone)
+
+    def _fail_outgoing(self) -> None:
+        for _, transfer in self.outgoing:
+            if transfer is not None:
+                _fail(transfer, self.gone or _ENDED)
+        self.outgoing.clear()
 
 
 def _deliver(message: bytearray, transfer: _Incoming) -> None:
@@ -209,8 +219,8 @@ class SocketTransport:
         """Begin to send bytes."""
         transfer = Transfer(peer)
         to = self._peers[peer]
-        if to.gone is not None:
-            _fail(transfer, to.gone)
+        if to.gone is not None or to.deaf:
+            _fail(transfer, to.gone or _ENDED)
             return transfer
         header = memoryview(_HEADER.pack(tag, len(data)))
         if len(data) <= 4096:  # one call of the system, and one packet

@@ -14,7 +14,7 @@ from lowtide.modules import *  # noqa: F403
 _FILES = {
     "activation": "activation attention",
     "adaptive": "adaptive",
-    "batchnorm": "batchnorm lazy",
+    "batchnorm": "batchnorm sync_batchnorm lazy",
     "channelshuffle": "shuffling",
     "container": "container parameter_container",
     "conv": "convolution lazy",

@@ -1,4 +1,4 @@
-"""Parallel training of modules: one process and one device, for now."""
+"""Parallel training of modules: over processes, and over the devices of one process."""
 
 from lowtide.modules.distributed_data_parallel import (
     DistributedDataParallel as DistributedDataParallel,
