@@ -8,7 +8,7 @@ import lowtide.nn.attention as attention  # noqa: F401
 import lowtide.nn.functional as functional  # type: ignore[no-redef]  # noqa: F401
 import lowtide.nn.grad as grad  # noqa: F401
 import lowtide.nn.init as init  # type: ignore[no-redef]  # noqa: F401
+import lowtide.nn.parallel as parallel  # noqa: F401
 import lowtide.nn.parameter as parameter  # noqa: F401
 from lowtide.nn import modules as modules
-from lowtide.nn import parallel as parallel
 from lowtide.nn import utils as utils

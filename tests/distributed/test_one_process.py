@@ -277,3 +277,8 @@ def test_futures_wait_for_another_thread() -> None:
     with pytest.raises(KeyError):
         broken.wait()
     assert lt.futures.collect_all([]).wait() == []
+
+
+def test_wrappers_are_attributes_of_nn_parallel() -> None:
+    assert lt.nn.parallel.DistributedDataParallel.__name__ == "DistributedDataParallel"
+    assert lt.nn.parallel.__name__ == "lowtide.nn.parallel"
