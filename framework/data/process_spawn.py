@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import os
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 
@@ -168,7 +171,8 @@ def start_processes(
         for i in range(nprocs):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_run, args=(fn, i, args, theirs), daemon=daemon)
-            process.start()
+            with _main_as_torch():
+                process.start()
             processes.append(process)
             errors.append(ours)
             theirs.close()
@@ -181,6 +185,23 @@ def start_processes(
     while not started.join():
         pass
     return None
+
+
+@contextlib.contextmanager
+def _main_as_torch() -> Iterator[None]:
+    # What Python tells a spawned process of its main module; see lowtide/as_torch/spawned_main.py.
+    main = sys.modules["__main__"]
+    if "lowtide.as_torch" not in sys.modules:
+        yield
+        return
+    spec = getattr(main, "__spec__", None)
+    os.environ["LOWTIDE_MAIN_PATH"] = getattr(main, "__file__", None) or ""
+    os.environ["LOWTIDE_MAIN_NAME"] = spec.name if spec is not None else ""
+    main.__spec__ = ModuleSpec("lowtide.as_torch.spawned_main", None)
+    try:
+        yield
+    finally:
+        main.__spec__ = spec
 
 
 def spawn(

@@ -7,7 +7,9 @@ sockets (``channel.py``, ``reduction.py``), so any MPI library gives the same bi
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import sys
 import time
 from typing import Any
 
@@ -24,6 +26,7 @@ class MpiTransport:
     """A :class:`~.transport.Transport` of an MPI communicator."""
 
     writes_late = False
+    left_open = False  # a message that was under way was given up
 
     def __init__(self, communicator: Any) -> None:
         from mpi4py import MPI
@@ -84,7 +87,8 @@ class MpiTransport:
     def progress(self, seconds: float, transfers: list[Transfer]) -> None:
         """Test what is open; wait up to ``seconds`` for something if nothing moved."""
         begun = time.perf_counter()
-        while not self._test() and seconds > 0 and not any(t.done for t in transfers):
+        pending = [t for t in transfers if not t.done]
+        while not self._test() and seconds > 0 and not any(t.done for t in pending):
             now = time.perf_counter()
             if now - begun > seconds:
                 return
@@ -159,6 +163,7 @@ class MpiTransport:
         self._gone.update(dict.fromkeys(range(self.size), "this process left the group"))
         for request, transfer, _, incoming in self._open:
             if not transfer.done:
+                MpiTransport.left_open = MpiTransport.left_open or not incoming
                 if incoming:
                     request.Cancel()
                 request.Free()
@@ -169,5 +174,20 @@ class MpiTransport:
 def _finalize(process: int) -> None:
     from mpi4py import MPI
 
-    if os.getpid() == process and MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.Finalize()
+    if os.getpid() != process or not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    if MpiTransport.left_open:  # MPI would wait for good for whoever should have received it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _remove_segments()
+        MPI.COMM_WORLD.Abort(1)
+    MPI.Finalize()
+
+
+def _remove_segments() -> None:
+    # Abort leaves what MPI shares between the processes of a machine: files in shared memory.
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        mapped = {line.split(None, 5)[-1].strip() for line in maps if " /dev/shm/" in line}
+        for path in mapped:
+            with contextlib.suppress(OSError):
+                os.unlink(path)

@@ -241,8 +241,9 @@ class SocketTransport:
     def progress(self, seconds: float, transfers: list[Transfer]) -> None:
         """Move what can be moved; wait up to ``seconds`` for something if nothing can."""
         begun = time.perf_counter()
+        pending = [t for t in transfers if not t.done]
         while not self._move(0):
-            if seconds <= 0 or any(t.done for t in transfers):
+            if seconds <= 0 or any(t.done for t in pending):
                 return
             if time.perf_counter() - begun > _SPIN:
                 self._move(seconds)
