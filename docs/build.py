@@ -147,6 +147,7 @@ budget
 checkpointing
 optimizer_memory
 training_checkpoints
+distributed
 reliability
 gpu
 formulas

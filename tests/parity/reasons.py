@@ -30,7 +30,7 @@ REASONS: dict[str, str] = {
         torch:(SerializationStorageContext|DeserializationStorageContext|.*Error|slice_inverse)
         torch.func:functionalize torch.func:debug_unwrap torch.nn.cpp
     """,
-    "More than one process; a group of one is there (`torch.distributed`)": """
+    "Sharded models, remote calls, and PyTorch's own machinery of processes": """
         torch.distributed torch.nn.parallel torch.cuda.comm torch.cuda.nccl torch.numa
         torch.multiprocessing torch.monitor
     """,
