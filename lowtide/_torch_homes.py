@@ -81,6 +81,8 @@ HOMES = {
         "distributed.algorithms.ddp_comm_hooks.default_hooks"
     ),
     "distributed.constants": "framework.distributed.initialization",
+    "distributed.optim": "distributed.optim",
+    "distributed.optim.zero_redundancy_optimizer": "distributed.optim",
     "distributed.run": "distributed.run",
     "distributed.distributed_c10d": "distributed",
     "distributed.nn.functional": "distributed.nn",
