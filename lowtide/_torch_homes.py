@@ -265,6 +265,10 @@ PRIVATE: dict[str, dict[str, str]] = {
     "autograd.function": {
         "FunctionCtx": "lowtide.framework.autograd.function:FunctionCtx",
     },
+    "distributed.optim": {
+        name: f"{_P}.many_processes:{name}"
+        for name in ["DistributedOptimizer", "PostLocalSGDOptimizer", "as_functional_optim"]
+    },
     "fx": {"map_arg": "lowtide.fx.node:map_arg"},
     "fx.graph_module": {
         "_CodeOnlyModule": f"{_P}.graph_module:_CodeOnlyModule",

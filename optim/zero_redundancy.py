@@ -1,6 +1,6 @@
 """Optimizer state in parts: each rank keeps that of the parameters which it steps for all.
 
-ZeRO's first stage. The state of Adam is twice the parameters; each of N ranks keeps about 1/N of it.
+ZeRO's first stage. Adam's state is twice the parameters; each of N ranks keeps about 1/N of it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import runpy
 
 import lowtide.as_torch  # noqa: F401 - from here on `import torch` means lowtide
 
-_path, _name = os.environ["LOWTIDE_MAIN_PATH"], os.environ["LOWTIDE_MAIN_NAME"]
+_path, _name = (os.environ.get(f"LOWTIDE_MAIN_{what}", "") for what in ("PATH", "NAME"))
 if _name:
     globals().update(runpy.run_module(_name, run_name="__mp_main__", alter_sys=True))
 elif _path:
