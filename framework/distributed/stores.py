@@ -128,12 +128,12 @@ class _Prefixed(dict[str, bytes]):
 
 
 class _Between(Store):
-    """Base of the stores between processes, which one process has no use for."""
+    """Base of the stores between processes, which meet without one here."""
 
     def __init__(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(
-            f"{type(self).__name__} connects processes, and lowtide trains in one for now. Leave"
-            " `store` out, or give a HashStore()."
+            f"{type(self).__name__} is not there: processes meet at an address. Leave `store` out, "
+            "and give init_process_group init_method='tcp://host:port' or 'file:///path'."
         )
 
 

@@ -248,7 +248,7 @@ def test_stores() -> None:
     assert below.num_keys() == 1
     assert below.add("c", 1) == 1
     for between in (dist.TCPStore, dist.FileStore):
-        with pytest.raises(NotImplementedError, match="connects processes"):
+        with pytest.raises(NotImplementedError, match="processes meet at an address"):
             between("localhost", 1)
 
 

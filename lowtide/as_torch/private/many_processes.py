@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _WAY_OUT = (
-    "needs several processes, and lowtide trains in one for now. Leave the wrapper out; `lowtide "
-    "fit` and activation checkpointing say and change what one process needs."
+    "is not there: over processes there is data parallelism (DistributedDataParallel, "
+    "ZeroRedundancyOptimizer). Leave it out; `lowtide fit` and activation checkpointing say and "
+    "change what one process needs."
 )
 
 
