@@ -56,7 +56,7 @@ def _child(
 def outcomes(
     size: int,
     function: Callable[..., Any],
-    seconds: float = 60.0,
+    seconds: float = 240.0,
     during: Callable[[list[int]], None] | None = None,
     **options: Any,
 ) -> list[Any]:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_deadline_names_the_rank_that_did_not_come() -> None:
     found = results(3, rank_of, timeout=SHORT)
     for rank in (0, 2):
         seconds, message = found[rank]
-        assert 0.9 < seconds < 2
+        assert 0.9 < seconds < 2.4
         if "waited" in message:
             assert f"rank {rank} waited 1 s for rank 1" in message
             assert "all_reduce SUM of float32 (3,), call 1 of the group" in message
@@ -105,14 +106,29 @@ def test_ranks_that_wait_for_one_that_ended_are_told_at_once(end: str) -> None:
     for rank in (0, 2):
         assert not isinstance(found[rank], Failed), found[rank].trace
         seconds, message = found[rank]
-        assert seconds < 2
+        assert seconds < 5
         assert "is gone" in message
     assert "rank 1 is gone: its process ended or left the group" in found[0][1] + found[2][1]
 
 
-def test_a_rank_that_is_interrupted_leaves_and_the_others_are_told() -> None:
+def interrupting(ready: Path) -> Any:
+    """What interrupts rank 0 once it has written a file and is waiting."""
+
+    def interrupt(pids: list[int]) -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(pids[0], signal.SIGINT)
+
+    return interrupt
+
+
+def test_a_rank_that_is_interrupted_leaves_and_the_others_are_told(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+
     def rank_of(rank: int, size: int) -> Any:
         if rank == 0:
+            ready.touch()
             with pytest.raises(KeyboardInterrupt):
                 dist.recv(lt.ones(1), 1)
             with pytest.raises(dist.DistBackendError, match=r"interrupted \(KeyboardInterrupt\)"):
@@ -122,22 +138,23 @@ def test_a_rank_that_is_interrupted_leaves_and_the_others_are_told() -> None:
             dist.barrier()
         return None
 
-    def interrupt(pids: list[int]) -> None:
-        time.sleep(1)
-        os.kill(pids[0], signal.SIGINT)
-
-    found = outcomes(2, rank_of, during=interrupt)
+    found = outcomes(2, rank_of, during=interrupting(ready))
     assert found == [None, None], found
 
 
-def test_an_interrupted_backward_leaves_the_model_to_the_next_group() -> None:
+def test_an_interrupted_backward_leaves_the_model_to_the_next_group(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+
     def rank_of(rank: int, size: int) -> Any:
         layer = nn.Linear(3, 1, bias=False)
         model = DistributedDataParallel(layer)
         if rank == 0:
+            ready.touch()
             with pytest.raises(KeyboardInterrupt):
                 model(lt.ones(1, 3)).sum().backward()
         else:
+            while not ready.exists():
+                time.sleep(0.01)
             time.sleep(2)
         dist.destroy_process_group()
         model.zero_grad()
@@ -146,11 +163,7 @@ def test_an_interrupted_backward_leaves_the_model_to_the_next_group() -> None:
         alone.backward()
         return layer.weight.grad.tolist()
 
-    def interrupt(pids: list[int]) -> None:
-        time.sleep(1)
-        os.kill(pids[0], signal.SIGINT)
-
-    assert outcomes(2, rank_of, during=interrupt) == [[[1.0, 1.0, 1.0]]] * 2
+    assert outcomes(2, rank_of, during=interrupting(ready)) == [[[1.0, 1.0, 1.0]]] * 2
 
 
 def test_a_message_of_another_shape_or_dtype_is_refused() -> None:
