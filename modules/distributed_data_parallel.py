@@ -33,7 +33,8 @@ class DistributedDataParallel(Module):
         device_ids: The device of this process, at most one.
         output_device: Likewise.
         dim: Must be 0.
-        broadcast_buffers: Whether ranks take rank 0's buffers before forward.
+        broadcast_buffers: Whether ranks take rank 0's buffers before a forward, unless the one
+            before was without gradients or under ``no_sync``.
         init_sync: Whether ranks take rank 0's parameters and buffers now, after they have compared
             names, shapes and dtypes.
         process_group: The group, None for the default one, which must be there.
@@ -127,13 +128,17 @@ class DistributedDataParallel(Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; backward of what it returns averages gradients."""
         reduces = is_grad_enabled() and self.require_backward_grad_sync
+        sends = self._sends_buffers()
         root = 0
         if self._joined is not None:
-            root = self._joined.meet(reduces)
-        if self._sends_buffers():
+            root = self._joined.meet(reduces, sends)
+        if sends:
             self._take_over(list(self.module.buffers()), root)
-        self.reducer.armed = reduces
-        return self.module(*inputs, **kwargs)
+        if is_grad_enabled():  # an evaluation before backward changes nothing
+            self.reducer.expect_pass(reduces)
+        out = self.module(*inputs, **kwargs)
+        self.require_forward_param_sync = reduces
+        return out
 
     def _sends_buffers(self) -> bool:
         return (
@@ -225,13 +230,13 @@ class _Join:
         self._root: int | None = None  # a rank that had inputs in the latest forward
 
     def _round(self, mine: list[int]) -> list[list[int]]:
-        # Of each rank: whether it has inputs, and whether its backward will reduce.
+        # Of each rank: whether it has inputs, whether its backward reduces, whether buffers travel.
         group = self._ddp.process_group
-        found = zeros(group.size(), 2, dtype=int64)
+        found = zeros(group.size(), 3, dtype=int64)
         given = tensor_of([mine], dtype=int64)
         collectives.all_gather_into_tensor(found, given, group)
         rounds: list[list[int]] = found.tolist()
-        present = [rank for rank, (has, _) in enumerate(rounds) if has]
+        present = [rank for rank, (has, *_) in enumerate(rounds) if has]
         if present:
             self._root = present[0]
         if not self._all_ranks:
@@ -243,21 +248,21 @@ class _Join:
             )
         return rounds
 
-    def meet(self, reduces: bool) -> int:
+    def meet(self, reduces: bool, sends: bool) -> int:
         """Tell the others that this rank has inputs; return the rank whose buffers count."""
-        self._round([1, int(reduces)])
+        self._round([1, int(reduces), int(sends)])
         return self._root or 0
 
     def stand_in(self) -> None:
         """Take part in what the others do, until none has inputs; then take their parameters."""
         ddp = self._ddp
         while True:
-            rounds = self._round([0, 0])
-            if not any(has for has, _ in rounds):
+            rounds = self._round([0, 0, 0])
+            if not any(has for has, *_ in rounds):
                 break
-            if ddp._sends_buffers():
+            if any(sends for *_, sends in rounds):
                 ddp._take_over(list(ddp.module.buffers()), self._root or 0)
-            if any(reduces for _, reduces in rounds):
+            if any(reduces for _, reduces, _ in rounds):
                 ddp.reducer.reduce_nothing()
         if self._root is not None:
             tensors = [*ddp.module.parameters(), *ddp.module.buffers()]

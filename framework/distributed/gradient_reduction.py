@@ -94,6 +94,7 @@ class Reducer:
         self.group = group
         self.may_miss = may_miss
         self.armed = False
+        self._expected = False  # a forward whose pass reduces, and there was no pass since
         self.divisor: int | None = None
         self.hook: tuple[Any, Callable[..., Any]] | None = None
         self._together = together
@@ -186,6 +187,21 @@ class Reducer:
         collectives.broadcast(given, group=self.group, group_src=0)
         self._in_given_order = False
         self.buckets = self._cut(given.tolist())
+
+    def expect_pass(self, reduces: bool) -> None:
+        """Take note of a forward with gradients, and of whether its pass is to reduce.
+
+        Passes reduce from then on. A forward whose pass is not to reduce ends that, but not before
+        the pass of an earlier one.
+        """
+        if reduces:
+            self.armed = self._expected = True
+        elif not self._expected:
+            self.armed = False
+
+    def pass_ended(self) -> None:
+        """Take note of a pass that has reduced."""
+        self._expected = False
 
     @property
     def learns(self) -> bool:
@@ -308,6 +324,7 @@ class _Pass:
                 self._note(k)
             self._begin()
             self._settle()
+            self.reducer.pass_ended()
             if self.reducer.learns:
                 self.reducer.learn(self.order)
 

@@ -291,6 +291,7 @@ class SocketTransport:
         """Close a forked child's copies, so that peers see when the parent ends."""
         for peer in self._peers.values():
             peer.gone = "this process was forked from a rank, and is none itself"
+            peer.outgoing.clear()
             with contextlib.suppress(OSError):
                 peer.sock.close()
 

@@ -403,3 +403,50 @@ def test_a_copy_of_the_module_is_not_reduced() -> None:
         return found
 
     assert results(2, rank_of) == [0.5, 0.5]
+
+
+def test_a_pass_reduces_whatever_is_evaluated_between_forward_and_backward() -> None:
+    def rank_of(rank: int, size: int) -> list[float]:
+        layer = nn.Linear(1, 1, bias=False)
+        model = DistributedDataParallel(layer)
+        x = lt.ones(1, 1) * (rank + 1)
+        found = []
+
+        def gradient(*losses: Any, **more: Any) -> None:
+            layer.zero_grad()
+            for loss in losses:
+                loss.backward(**more)
+            found.append(layer.weight.grad.item())
+
+        loss = model(x).sum()
+        with lt.no_grad():
+            model(x)
+        gradient(loss, retain_graph=True)
+        gradient(loss)  # again, of the same forward
+        loss = model(x).sum()
+        with model.no_sync():
+            model(x)
+        gradient(loss)
+        with model.no_sync():
+            loss = model(x).sum()
+        gradient(loss)
+        return found
+
+    assert results(2, rank_of) == [[1.5, 1.5, 1.5, 1.0], [1.5, 1.5, 1.5, 2.0]]
+
+
+def test_buffers_are_not_sent_after_a_forward_that_did_not_reduce() -> None:
+    def rank_of(rank: int, size: int) -> list[float]:
+        model = DistributedDataParallel(nn.BatchNorm1d(1))
+        with lt.no_grad():
+            model(lt.ones(2, 1))
+            if rank == 0:  # one rank evaluates
+                for _ in range(3):
+                    model(lt.ones(2, 1))
+        dist.barrier()
+        model(lt.ones(2, 1)).sum().backward()
+        before = model.module.num_batches_tracked.item()
+        model(lt.ones(2, 1)).sum().backward()
+        return [before, model.module.num_batches_tracked.item()]
+
+    assert results(2, rank_of) == [[5, 6], [2, 6]]
