@@ -188,6 +188,15 @@ def _add_scripts(commands: Any) -> None:
             metavar="SIZE",
             help="predict for a GPU of this size, such as 24GiB; none is needed",
         )
+    estimate.add_argument(
+        "--world-size",
+        metavar="N",
+        type=int,
+        help="imagine N processes, as `lowtide launch -n N` starts; none is needed",
+    )
+    estimate.add_argument(
+        "--rank", metavar="R", type=int, default=0, help="which of them it is (default: 0)"
+    )
     as_torch = _command(
         commands,
         "run-as-torch",
@@ -321,6 +330,7 @@ def _estimating(options: argparse.Namespace) -> int:
             options.out,
             module=options.module,
             gpu=options.gpu,
+            world=(options.rank, options.world_size),
         )
     return estimate_command.fit(
         options.script,

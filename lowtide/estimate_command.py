@@ -14,6 +14,7 @@ from lowtide.framework.errors import InfeasibleBudget
 from lowtide.framework.memory.sizes import as_bytes
 from lowtide.profile_command import written
 from lowtide.profiling.estimate.budget_fit import fit_program
+from lowtide.profiling.estimate.estimate import world_of
 from lowtide.profiling.estimate.programs import estimate_program
 from lowtide.script_command import USAGE_ERROR, hint_as_torch, script_is_there, to_its_end
 
@@ -24,6 +25,7 @@ def estimate(
     out: str | None,
     module: bool = False,
     gpu: str | None = None,
+    world: tuple[int, int | None] = (0, None),
 ) -> int:
     """Predict what a script would take, without computing: its kernels are left out.
 
@@ -35,20 +37,23 @@ def estimate(
         out: A file for the figures, as JSON.
         module: ``script`` is a module's name.
         gpu: The size of a GPU that the script shall find, whether there is one or not.
+        world: (rank, number of ranks) that the script shall find itself in; None for what there is.
 
     Returns:
         0; 1 if the script raised; 2 if it is not there or ``out`` cannot be written,
-        or ``gpu`` is no size.
+        or ``gpu`` is no size, or the rank does not exist.
     """
     if not script_is_there("estimate", script, module):
         return USAGE_ERROR
     try:
         nbytes = None if gpu is None else as_bytes(gpu, "lowtide estimate: --gpu")
+        place = world_of(*world)
     except ValueError as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
     try:
-        found = estimate_program(functools.partial(to_its_end, script, args, module), nbytes)
+        program = functools.partial(to_its_end, script, args, module)
+        found = estimate_program(program, nbytes, place)
     except (Exception, SystemExit) as error:
         print(f"{script} cannot be estimated: {error}", file=sys.stderr)
         if "named 'torch" in str(error):
@@ -71,7 +76,8 @@ def estimate(
         }
         for d in found.devices
     ]
-    text = json.dumps({"devices": figures, "flops": found.flops}, indent=1)
+    of = {} if place is None else {"rank": place[0], "world_size": place[1]}
+    text = json.dumps({**of, "devices": figures, "flops": found.flops}, indent=1)
     return written(lambda file: Path(file).write_text(text), out)
 
 

@@ -55,6 +55,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.process_group = resolve(process_group, "ZeroRedundancyOptimizer")
         self.optim = optimizer_class(params, **defaults)
         self._owners: list[int] = []
+        self._place: tuple[int, int] | None = None  # the rank that they are for, and of how many
         self._consolidated: dict[Any, Any] | None = None
 
     @property
@@ -90,8 +91,16 @@ class ZeroRedundancyOptimizer(Optimizer):
     def owners(self) -> list[int]:
         """Return the rank of each parameter, in the order of the groups."""
         every = self._parameters()
-        if len(self._owners) != len(every):
-            loads = [0] * self.process_group.size()
+        size = self.process_group.size()
+        place = self.process_group.rank(), size
+        if self._place not in (None, place) and self.optim.state:
+            raise RuntimeError(
+                f"ZeroRedundancyOptimizer: it has the state of (rank, world_size) {self._place}, "
+                f"and a step is imagined for {place}. Estimate before the first step."
+            )
+        if len(self._owners) != len(every) or self._place != place:
+            self._place = place
+            loads = [0] * size
             found = [0] * len(every)
             for k in sorted(range(len(every)), key=lambda k: (-every[k].numel(), k)):
                 found[k] = loads.index(min(loads))

@@ -133,6 +133,7 @@ def test_each_byte_has_the_role_of_what_it_is_for():
         "buffer": 4,
         "input": 0,
         "workspace": 0,
+        "communication": 0,
     }
 
 

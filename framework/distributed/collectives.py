@@ -21,6 +21,7 @@ from .buffers import Buffer, Parts
 from .process_group import ProcessGroup, resolve
 from .reduction import ReduceOp as ReduceOp
 from .work import Work
+from .workspace import Workspace
 
 reduce_op = ReduceOp
 _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
@@ -40,11 +41,29 @@ def all_reduce(
     return None
 
 
-def begin_all_reduce(tensor: Tensor, op: ReduceOp, where: ProcessGroup, name: str) -> Work:
-    """Begin to reduce a tensor under a name that all ranks must agree about."""
+def begin_all_reduce(
+    tensor: Tensor,
+    op: ReduceOp,
+    where: ProcessGroup,
+    name: str,
+    space: Workspace | None = None,
+    block: int = reduction.BLOCK,
+) -> Work:
+    """Begin to reduce a tensor under a name that all ranks must agree about.
+
+    Args:
+        tensor: The tensor, reduced in place.
+        op: How.
+        where: The group.
+        name: The name.
+        space: Workspace that reductions share; one of its own if None.
+        block: Bytes that are under way at a time.
+    """
     buffer = Buffer(tensor, "all_reduce")
-    made = reduction.all_reduce(buffer.flat, op)
-    work = where.run(_line(name, tensor, op.name), made, [buffer], [tensor], True)
+    if space is None:
+        space = Workspace(_all_reduce_bytes([buffer], where))
+    made = reduction.all_reduce(buffer.flat, op, space, block)
+    work = where.run(_line(name, tensor, op.name), made, [buffer], [tensor], True, space)
     assert work is not None
     return work
 
@@ -60,13 +79,20 @@ def all_reduce_coalesced(
     for tensor in tensors:
         check(tensor, "all_reduce_coalesced", op)
     buffers = [Buffer(tensor, "all_reduce_coalesced") for tensor in tensors]
+    space = Workspace(_all_reduce_bytes(buffers, where))
 
     def steps(call: Any) -> Any:
         for buffer in buffers:
-            yield from reduction.all_reduce(buffer.flat, op)(call)
+            yield from reduction.all_reduce(buffer.flat, op, space)(call)
 
     line = "all_reduce_coalesced " + ", ".join(_line("", t, op.name) for t in tensors)
-    return where.run(line, steps, buffers, list(tensors), async_op)
+    return where.run(line, steps, buffers, list(tensors), async_op, space)
+
+
+def _all_reduce_bytes(buffers: list[Buffer], where: ProcessGroup) -> int:
+    flats = [buffer.flat for buffer in buffers]
+    sizes = [reduction.all_reduce_bytes(t.numel(), t.itemsize, where.size()) for t in flats]
+    return max(sizes, default=0)
 
 
 def reduce(
@@ -82,8 +108,11 @@ def reduce(
     root = _root(where, dst, group_dst, "reduce")
     check(tensor, "reduce", op)
     buffer = Buffer(tensor, "reduce" if where.rank() == root else None)
-    made = reduction.reduce(buffer.flat, op, root)
-    return where.run(_line("reduce", tensor, op.name, root), made, [buffer], [tensor], async_op)
+    size = where.size()
+    space = Workspace(reduction.reduce_bytes(buffer.flat, size) if where.rank() == root else 0)
+    made = reduction.reduce(buffer.flat, op, root, space)
+    line = _line("reduce", tensor, op.name, root)
+    return where.run(line, made, [buffer], [tensor], async_op, space)
 
 
 def broadcast(
@@ -177,9 +206,10 @@ def reduce_scatter(
     check(output, "reduce_scatter", op)
     _list(where, input_list, output, "reduce_scatter", "input_list")
     out, given = Buffer(output, "reduce_scatter"), [Buffer(t) for t in input_list]
-    made = reduction.reduce_scatter(out.flat, [b.flat for b in given], op)
+    space = Workspace(reduction.reduce_bytes(out.flat, where.size()))
+    made = reduction.reduce_scatter(out.flat, [b.flat for b in given], op, space)
     line = _line("reduce_scatter", output, op.name)
-    return where.run(line, made, [out], [output], async_op)
+    return where.run(line, made, [out], [output], async_op, space)
 
 
 def reduce_scatter_tensor(
@@ -196,8 +226,9 @@ def reduce_scatter_tensor(
     _stacked(where, input, output, name, "input")
     out = Buffer(output, name)
     given = Parts(input, [output.numel()] * where.size())
-    made = reduction.reduce_scatter(out.flat, given.parts, op)
-    return where.run(_line(name, output, op.name), made, [out], [output], async_op)
+    space = Workspace(reduction.reduce_bytes(out.flat, where.size()))
+    made = reduction.reduce_scatter(out.flat, given.parts, op, space)
+    return where.run(_line(name, output, op.name), made, [out], [output], async_op, space)
 
 
 def all_to_all(

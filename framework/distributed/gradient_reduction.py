@@ -16,7 +16,7 @@ from typing import Any
 
 from ..autograd.hooks import register_post_accumulate_hook
 from ..dtypes import int64, uint8
-from ..memory.ledger import WORKSPACE
+from ..memory.ledger import COMMUNICATION
 from ..modes import local, no_grad
 from ..ops.creation.fill import empty, zeros, zeros_like
 from ..ops.creation.from_data import tensor as tensor_of
@@ -24,10 +24,14 @@ from ..tensor import Tensor
 from . import collectives
 from .collectives import ReduceOp
 from .process_group import ProcessGroup
+from .reduction import all_reduce_bytes
 from .work import Work
+from .workspace import Workspace
 
 ALONE = 256 << 10  # bytes from which a gradient is reduced where it lies
 TOGETHER = 1 << 20  # bytes of small gradients that are reduced together
+AT_A_TIME = 2  # reductions of a pass that have workspace
+BLOCK = 2 << 20  # bytes that each of them has under way
 
 
 class GradBucket:
@@ -152,6 +156,7 @@ class Reducer:
             if self.may_miss:
                 left_out = self.agree([False] * len(self.parameters))
             works = []
+            space = self.workspace()
             for bucket in self.buckets:
                 some = [self.parameters[k] for k in bucket if k not in left_out]
                 if some:
@@ -159,17 +164,37 @@ class Reducer:
                     flat = zeros(count, dtype=some[0].dtype, device=some[0].device)
                     if len(some) == 1:  # as the others say it
                         flat = flat.view(some[0].shape)
-                    works.append(self.begin(flat, [k for k in bucket if k not in left_out]))
+                    used = [k for k in bucket if k not in left_out]
+                    works.append(self.begin(flat, used, space))
             for work in works:
                 work.wait()
             if self.learns:
                 self.learn([k for bucket in self.buckets for k in bucket])
 
-    def begin(self, flat: Tensor, bucket: list[int]) -> Work:
+    def workspace(self) -> Workspace:
+        """Return workspace for the reductions of a pass, of which few are under way at a time."""
+        if self.hook is not None or self.group.size() == 1:
+            return Workspace(0)
+        need = 0
+        for bucket in self.buckets:
+            n = sum(self.parameters[k].numel() for k in bucket)
+            itemsize = self.parameters[bucket[0]].itemsize
+            # Single gradients of a bucket may be reduced too, and small ones take more than large.
+            some = [n, *[self.parameters[k].numel() for k in bucket]]
+            need = max(need, *[self._need(m, itemsize) for m in some])
+        return Workspace(need, AT_A_TIME)
+
+    def begin(self, flat: Tensor, bucket: list[int], space: Workspace) -> Work:
         """Begin to reduce the gradients of a bucket; ranks compare the name of its first one."""
         op = ReduceOp.AVG if self.divisor is None else ReduceOp.SUM
         name = f"gradient of {self.names[bucket[0]][-60:]}"
-        return collectives.begin_all_reduce(flat, op, self.group, name)
+        need = self._need(flat.numel(), flat.itemsize)
+        if need > space.nbytes:  # gradients of another dtype than their parameters
+            space = Workspace(need)
+        return collectives.begin_all_reduce(flat, op, self.group, name, space, BLOCK)
+
+    def _need(self, numel: int, itemsize: int) -> int:
+        return all_reduce_bytes(numel, itemsize, self.group.size(), BLOCK)
 
     def steps_in_backward(self, k: int) -> bool:
         """Whether something waits for a parameter's average as soon as its gradient is there."""
@@ -234,6 +259,7 @@ class _Pass:
         self.order: list[int] = []
         self.begun = 0  # buckets
         self.under_way: list[tuple[Any, list[int], Tensor | None]] = []
+        self.space = reducer.workspace()
         self.left_out: set[int] = set()  # parameters that no rank uses
         missing = [k for k, reached in enumerate(self.reached) if not reached]
         if reducer.may_miss and any(map(reducer.steps_in_backward, range(len(self.reached)))):
@@ -292,7 +318,7 @@ class _Pass:
             self.under_way.append((hook(state, given), bucket, flat))
             return
         what = grads[0] if flat is None else flat
-        work = self.reducer.begin(what, bucket)
+        work = self.reducer.begin(what, bucket, self.space)
         self.under_way.append((work, bucket, flat))
 
     def _settle(self) -> None:
@@ -340,7 +366,7 @@ def _flattened(tensors: Sequence[Tensor]) -> Tensor:
     first = tensors[0]
     count = sum(t.numel() for t in tensors)
     flat: Tensor = empty(count, dtype=first.dtype, device=first.device)
-    flat._storage.set_role(WORKSPACE)
+    flat._storage.set_role(COMMUNICATION)
     for view, t in zip(_views(flat, tensors), tensors, strict=True):
         view.copy_(t)
     return flat

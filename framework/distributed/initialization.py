@@ -9,6 +9,7 @@ from typing import Any
 from ..device import device as as_device
 from .backends import Backend, connect, is_mpi_available, started_by_mpi
 from .channel import Channel
+from .fake import imagining, set_variables
 from .place import place_of
 from .process_group import GroupMember, ProcessGroup, groups, stores
 from .stores import HashStore, Store
@@ -36,7 +37,9 @@ def init_process_group(
     ``lowtide launch`` sets. In a process that MPI's ``mpiexec`` started, they come from MPI.
 
     Args:
-        backend: ``gloo`` (sockets) or ``mpi``; by default ``mpi`` under ``mpiexec``, else ``gloo``.
+        backend: ``gloo`` (sockets), ``mpi``, or ``fake``, which imagines the other processes, so
+            that one can show the bytes of any rank; by default ``mpi`` under ``mpiexec``, else
+            ``gloo``. In an estimate all are ``fake``.
         init_method: Where the processes meet.
         timeout: How long a collective may take, and the meeting; half an hour by default.
         world_size: How many processes.
@@ -58,7 +61,7 @@ def init_process_group(
     if store is not None and init_method is not None:
         raise ValueError("init_process_group: give init_method or store, not both.")
     limit = timeout or default_pg_timeout
-    by_mpi = _by_mpi(backend, init_method, store, rank)
+    by_mpi = not imagining() and _by_mpi(backend, init_method, store, rank)
     name = Backend(backend) if backend else Backend("mpi" if by_mpi else "gloo")
     transport: Transport | None
     if by_mpi:
@@ -67,14 +70,15 @@ def init_process_group(
         transport = MpiTransport.world()
         size = transport.size
     else:
-        place = place_of(init_method, store is not None, rank, world_size)
+        nowhere = name == "fake" and init_method is None and rank >= 0  # they need not meet
+        place = place_of(init_method, store is not None or nowhere, rank, world_size)
         size = place.size
         if size < 1 or not 0 <= place.rank < size:
             raise ValueError(
                 f"init_process_group: rank {place.rank} of world_size {size} does not exist; ranks "
                 f"are 0 to {size - 1}."
             )
-        if size > 1 and store is not None:
+        if size > 1 and store is not None and name != "fake" and not imagining():
             raise NotImplementedError(
                 "init_process_group: processes do not meet in a store here. Give init_method, such "
                 "as tcp://host:port or file:///path."
@@ -98,6 +102,32 @@ def _by_mpi(backend: str | None, init_method: str | None, store: Any, rank: int)
         )
     named = init_method not in (None, "env://") or store is not None or rank >= 0
     return started_by_mpi() and not named and "RANK" not in os.environ
+
+
+def imagine(rank: int, size: int) -> None:
+    """Imagine this process as a rank of a world of any size; its other processes do not exist.
+
+    The default group, if there is one, has that size from now on. Launcher's variables say so, for
+    an ``init_process_group`` that comes later. For a process that computes nothing.
+
+    Args:
+        rank: The rank.
+        size: The number of ranks.
+
+    Raises:
+        ValueError: There are groups within the world, and that had another size.
+    """
+    set_variables(rank, size)
+    world = GroupMember.WORLD
+    if world is None or (world.rank(), world.size()) == (rank, size):
+        return
+    if len(groups) > 1:
+        raise ValueError(
+            f"estimate: there are groups within the world of {world.size()}, so it cannot become "
+            f"one of {size}. Make them inside the step."
+        )
+    world.ranks = list(range(size))
+    world.channel.imagine(rank, size)
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..tensor import Tensor
 from .channel import Call, Steps
@@ -55,12 +56,22 @@ def all_to_all(
         some = list(given or ())
         if same is not None:
             some = [same] * call.size
-        received = [call.receive(p, into[p]._array) for p in call.peers if into[p].numel()]
+        own = some[call.rank]
+        received = [
+            call.receive(p, into[p]._array, like=_as_from(into[p], own))
+            for p in call.peers
+            if into[p].numel()
+        ]
         sent = [call.send(p, some[p]._array) for p in call.peers if some[p].numel()]
-        into[call.rank].copy_(some[call.rank])
+        into[call.rank].copy_(own)
         yield [*received, *sent]
 
     return steps
+
+
+def _as_from(into: Tensor, own: Tensor) -> Any:
+    # What this rank sends itself, if it is as much.
+    return own._array if own.numel() == into.numel() else None
 
 
 def gather(flat: Tensor, into: Sequence[Tensor] | None, root: int) -> Made:
@@ -72,7 +83,7 @@ def gather(flat: Tensor, into: Sequence[Tensor] | None, root: int) -> Made:
             yield [call.send(root, flat._array)]
             return
         assert into is not None
-        received = [call.receive(p, into[p]._array) for p in call.peers]
+        received = [call.receive(p, into[p]._array, like=flat._array) for p in call.peers]
         into[root].copy_(flat)
         yield received
 

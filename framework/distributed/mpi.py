@@ -26,6 +26,7 @@ class MpiTransport:
     """A :class:`~.transport.Transport` of an MPI communicator."""
 
     writes_late = False
+    imagined = False
     left_open = False  # a message that was under way was given up
 
     def __init__(self, communicator: Any) -> None:

@@ -159,10 +159,10 @@ def _receive(
             arrival = _Arrival(call, call.message_tag(tag, 0))
             yield [arrival]
             source = arrival.peer
-        line = np.empty(_LINE, np.uint8)
+        line = np.zeros(_LINE, np.uint8)
         yield [call.message(source, tag, 0, line, incoming=True)]
         found, wanted = bytes(line).rstrip(b"\0").decode(), _words(tensor)
-        if found != wanted:
+        if found and found != wanted:  # an imagined rank says nothing
             raise DistBackendError(f"{name}: rank {source} sent {found}; expected {wanted}.")
         yield [call.message(source, tag, 1, buffer.flat._array, incoming=True)]
         buffer.settle()

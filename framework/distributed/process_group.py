@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from ..device import device as as_device
+from ..execution import Executor, when_installed
 from .backends import Backend
 from .buffers import Buffer
 from .channel import Call, Channel, Steps
@@ -91,6 +92,7 @@ class ProcessGroup:
         buffers: Sequence[Buffer],
         result: Sequence[Any],
         async_op: bool,
+        held: Any = None,
     ) -> Work | None:
         """Run a collective to its end, or return a handle.
 
@@ -100,6 +102,7 @@ class ProcessGroup:
             buffers: What it writes.
             result: The tensors that these are of.
             async_op: Whether to return a handle at once.
+            held: Workspace that lives until somebody has waited.
         """
 
         def settled(call: Call) -> Steps:
@@ -109,7 +112,7 @@ class ProcessGroup:
 
         call = self.channel.start(line, settled)
         if async_op:
-            return Work(call, result)
+            return Work(call, result, (buffers, held))
         call.wait()
         return None
 
@@ -144,6 +147,16 @@ class group(metaclass=_Default):
 
 
 groups: dict[str, ProcessGroup] = {}
+
+
+@when_installed
+def _imagine(executor: Executor) -> None:
+    # An estimate's copy of this process is no rank: it imagines the others.
+    if not executor.computes:
+        for one in groups.values():
+            one.channel.imagine(one.channel.rank, one.channel.size)
+
+
 stores: list[Store] = []
 _LOCAL_GROUPS = 1 << 20  # numbers of groups that only their members make
 

@@ -9,16 +9,16 @@ through in blocks, so the workspace is at most ``BLOCK`` bytes.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from ..memory.ledger import WORKSPACE
-from ..ops.creation.fill import empty
 from ..ops.elementwise.comparison import maximum, minimum
 from ..tensor import Tensor
 from .channel import Call, Steps
+from .workspace import Turn, Workspace
 
 SMALL = 16 << 10  # bytes of a tensor that every rank sends to all as it is: one message's time
+SMALL_SPACE = 1 << 20  # bytes that all ranks' tensors then have together, at most
 BLOCK = 4 << 20  # bytes of a tensor that are under way at a time
 
 
@@ -59,67 +59,100 @@ def part_of(rank: int, size: int, start: int, stop: int) -> tuple[int, int]:
     return min(stop, start + rank * each), min(stop, start + (rank + 1) * each)
 
 
-def blocks(flat: Tensor, copies: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield the blocks of a flat tensor, of which so many copies come together."""
-    step = max(1, BLOCK // flat.itemsize // copies)
-    for start in range(0, flat.numel(), step):
-        yield start, min(flat.numel(), start + step)
+def _block_length(itemsize: int, copies: int = 1, block: int = BLOCK) -> int:
+    return max(1, block // itemsize // max(1, copies))
 
 
-def all_reduce(flat: Tensor, op: ReduceOp) -> Callable[[Call], Steps]:
+def blocks(flat: Tensor, length: int) -> Iterator[tuple[int, int]]:
+    """Yield the blocks of a flat tensor, of so many elements each."""
+    for start in range(0, flat.numel(), length):
+        yield start, min(flat.numel(), start + length)
+
+
+def _is_small(nbytes: int, size: int) -> bool:
+    return nbytes <= min(SMALL, SMALL_SPACE // size)
+
+
+def all_reduce_bytes(numel: int, itemsize: int, size: int, block: int = BLOCK) -> int:
+    """Return the bytes of workspace that :func:`all_reduce` of a tensor takes among so many."""
+    if not _is_small(numel * itemsize, size):
+        numel = -(-min(numel, _block_length(itemsize, 1, block)) // size)
+    return (size - 1) * numel * itemsize
+
+
+def reduce_bytes(flat: Tensor, size: int) -> int:
+    """Return the bytes that :func:`reduce` in its root and :func:`reduce_scatter` take."""
+    copies = size - 1
+    return copies * min(flat.numel(), _block_length(flat.itemsize, copies)) * flat.itemsize
+
+
+def all_reduce(
+    flat: Tensor, op: ReduceOp, space: Workspace, block: int = BLOCK
+) -> Callable[[Call], Steps]:
     """Reduce a flat tensor of every rank, in place.
 
     Args:
         flat: Contiguous, of one dim, on the CPU.
         op: How.
+        space: Workspace of ``all_reduce_bytes``.
+        block: Bytes that are under way at a time, the same in all ranks.
     """
 
     def steps(call: Call) -> Steps:
-        if call.size > 1 and flat.numel() * flat.itemsize <= SMALL:
-            yield from _from_all(call, flat, flat, op, [flat] * call.size)
-        elif call.size > 1:
-            for start, stop in blocks(flat):
-                yield from _block(call, flat, start, stop, op)
+        if call.size == 1:
+            return
+        turn = space.ask()
+        try:
+            while not turn.done:
+                yield [turn]
+            if _is_small(flat.numel() * flat.itemsize, call.size):
+                to_send = dict.fromkeys(call.contributors, flat)
+                yield from _from_all(call, flat, flat, op, to_send, turn)
+            else:
+                for start, stop in blocks(flat, _block_length(flat.itemsize, 1, block)):
+                    yield from _block(call, flat, start, stop, op, turn)
+        finally:
+            space.give_back(turn)
 
     return steps
 
 
-def _block(call: Call, flat: Tensor, start: int, stop: int, op: ReduceOp) -> Steps:
-    bounds = [part_of(rank, call.size, start, stop) for rank in range(call.size)]
-    parts = [flat[a:b] for a, b in bounds]
+def _block(call: Call, flat: Tensor, start: int, stop: int, op: ReduceOp, turn: Turn) -> Steps:
+    peers = call.contributors
+    bounds = {rank: part_of(rank, call.size, start, stop) for rank in (*peers, call.rank)}
+    parts = {rank: flat[a:b] for rank, (a, b) in bounds.items()}
     later = call.channel.transport.writes_late
     # What comes back into a part depends on that part's having arrived where it is reduced.
-    results = [call.receive(p, parts[p]._array, 2) for p in call.peers] if later else []
+    results = [call.receive(p, parts[p]._array, 2) for p in peers] if later else []
     own = parts[call.rank]
-    yield from _from_all(call, own, own, op, parts)
+    yield from _from_all(call, own, own, op, parts, turn)
     if not later:
-        results = [call.receive(p, parts[p]._array, 2) for p in call.peers]
-    yield [*results, *[call.send(p, own._array, 2) for p in call.peers]]
+        results = [call.receive(p, parts[p]._array, 2) for p in peers]
+    yield [*results, *[call.send(p, own._array, 2) for p in peers]]
 
 
 def _from_all(
-    call: Call, own: Tensor, out: Tensor, op: ReduceOp, to_send: list[Tensor], kind: int = 1
+    call: Call, own: Tensor, out: Tensor, op: ReduceOp, to_send: Mapping[int, Tensor], turn: Turn
 ) -> Steps:
     # Send a part to each rank, receive from each what this one reduces, and reduce it into out.
-    space = _workspace(call.size - 1, own)
-    received = [call.receive(p, space[k]._array, kind) for k, p in enumerate(call.peers)]
-    sent = [call.send(p, to_send[p]._array, kind) for p in call.peers]
+    every = _space(call, own, turn)
+    received = [call.receive(p, t._array, like=own._array) for p, t in every.items()]
+    sent = [call.send(p, to_send[p]._array) for p in every]
     yield [*received, *sent]
-    every = {peer: space[k] for k, peer in enumerate(call.peers)}
     every[call.rank] = own
-    in_order(out, [every[rank] for rank in range(call.size)], op)
+    in_order(out, [every[rank] for rank in sorted(every)], op, call.size)
 
 
-def _workspace(count: int, like: Tensor) -> Tensor:
-    space: Tensor = empty(count, like.numel(), dtype=like.dtype, device="cpu")
-    space._storage.set_role(WORKSPACE)
-    return space
+def _space(call: Call, own: Tensor, turn: Turn) -> dict[int, Tensor]:
+    # Where what each other rank sends goes.
+    peers = call.contributors
+    return dict(zip(peers, turn.tensors(len(peers), own), strict=True))
 
 
-def in_order(out: Tensor, parts: list[Tensor], op: ReduceOp) -> None:
+def in_order(out: Tensor, parts: list[Tensor], op: ReduceOp, count: int) -> None:
     """Reduce parts, that of rank 0 first, into ``out``, which may be one of them.
 
-    If it is none, the parts stay as they are; else they are workspace.
+    If it is none, the parts stay as they are; else they are workspace. AVG divides by ``count``.
     """
     total = parts[0]
     if not any(part is out for part in parts):
@@ -131,40 +164,45 @@ def in_order(out: Tensor, parts: list[Tensor], op: ReduceOp) -> None:
         else:
             _COMBINE[op](total, part)
     if op is ReduceOp.AVG:
-        out.div_(len(parts))
+        out.div_(count)
 
 
-def reduce(flat: Tensor, op: ReduceOp, root: int) -> Callable[[Call], Steps]:
+def reduce(flat: Tensor, op: ReduceOp, root: int, space: Workspace) -> Callable[[Call], Steps]:
     """Reduce a flat tensor of every rank into that of rank ``root``; the others stay."""
 
     def steps(call: Call) -> Steps:
-        for start, stop in blocks(flat, call.size - 1) if call.size > 1 else ():
+        turn = space.ask()
+        length = _block_length(flat.itemsize, call.size - 1)
+        for start, stop in blocks(flat, length) if call.size > 1 else ():
             own = flat[start:stop]
             if call.rank != root:
                 yield [call.send(root, own._array)]
                 continue
-            space = _workspace(call.size - 1, own)
-            yield [call.receive(p, space[k]._array) for k, p in enumerate(call.peers)]
-            every = {peer: space[k] for k, peer in enumerate(call.peers)}
+            every = _space(call, own, turn)
+            yield [call.receive(p, t._array, like=own._array) for p, t in every.items()]
             every[root] = own
-            in_order(own, [every[rank] for rank in range(call.size)], op)
+            in_order(own, [every[rank] for rank in sorted(every)], op, call.size)
 
     return steps
 
 
-def reduce_scatter(out: Tensor, given: list[Tensor], op: ReduceOp) -> Callable[[Call], Steps]:
+def reduce_scatter(
+    out: Tensor, given: list[Tensor], op: ReduceOp, space: Workspace
+) -> Callable[[Call], Steps]:
     """Reduce entry r of every rank's list into ``out`` of rank r.
 
     Args:
         out: Flat.
         given: A flat tensor of the same size for each rank.
         op: How.
+        space: Workspace of ``reduce_bytes``.
     """
 
     def steps(call: Call) -> Steps:
+        turn = space.ask()
         own = given[call.rank]
-        for start, stop in blocks(own, max(1, call.size - 1)):
-            some = [g[start:stop] for g in given]
-            yield from _from_all(call, some[call.rank], out[start:stop], op, some)
+        for start, stop in blocks(own, _block_length(own.itemsize, call.size - 1)):
+            some = {rank: given[rank][start:stop] for rank in (*call.contributors, call.rank)}
+            yield from _from_all(call, some[call.rank], out[start:stop], op, some, turn)
 
     return steps

@@ -198,6 +198,7 @@ class SocketTransport:
     """
 
     writes_late = True
+    imagined = False
 
     def __init__(self, rank: int, connections: dict[int, socket.socket]) -> None:
         self.rank, self.size = rank, 1 + len(connections)
@@ -300,6 +301,7 @@ class _Subgroup:
     """Some ranks of a transport, numbered from 0."""
 
     writes_late = True
+    imagined = False
 
     def __init__(self, whole: SocketTransport, number: int, ranks: list[int]) -> None:
         self._whole, self._ranks, self._group = whole, ranks, number << _TAG_BITS

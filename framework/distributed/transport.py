@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+NOBODY = -1  # peer of a transfer that waits for no other rank
+
 
 class DistError(RuntimeError):
     """An error of communication between processes."""
@@ -30,7 +32,7 @@ class Transfer:
     """A message under way.
 
     Attributes:
-        peer: Rank of the other side.
+        peer: Rank of the other side; ``NOBODY`` for what this rank waits for by itself.
         done: Whether its bytes are sent, or here.
         error: What went wrong, if something did.
     """
@@ -51,11 +53,13 @@ class Transport(Protocol):
         size: How many processes there are.
         writes_late: A receive may be posted into memory that is still being sent, if what arrives
             depends on its having been sent. MPI forbids that.
+        imagined: There are no other processes, and no message is sent.
     """
 
     rank: int
     size: int
     writes_late: bool
+    imagined: bool
 
     def send(self, peer: int, tag: int, data: memoryview) -> Transfer:
         """Begin to send bytes, which must stay as they are until the transfer is done."""

@@ -16,11 +16,15 @@ class Work:
     Args:
         call: What is under way; None for what is done.
         result: The tensors that it writes.
+        held: What lives until somebody has waited.
     """
 
-    def __init__(self, call: Call | None = None, result: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, call: Call | None = None, result: Sequence[Any] = (), held: Any = None
+    ) -> None:
         self._call = call
         self._result = list(result)
+        self._held = held
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the end, then return True.
@@ -33,6 +37,7 @@ class Work:
         """
         if self._call is not None:
             self._call.wait(timeout)
+        self._held = None
         return True
 
     def is_completed(self) -> bool:

@@ -26,8 +26,19 @@ ROLES = (
     "buffer",
     "input",
     "workspace",  # taken and given back inside one op
+    "communication",  # what arrives from other processes, and what is collected for them
 )
-TEMPORARY, SAVED, PARAMETER, GRADIENT, OPTIMIZER, BUFFER, INPUT, WORKSPACE = range(len(ROLES))
+(
+    TEMPORARY,
+    SAVED,
+    PARAMETER,
+    GRADIENT,
+    OPTIMIZER,
+    BUFFER,
+    INPUT,
+    WORKSPACE,
+    COMMUNICATION,
+) = range(len(ROLES))
 NO_LIMIT = 1 << 62
 TOP = 4  # owners named in a message
 ROLE_NUMBER = {name: number for number, name in enumerate(ROLES)}

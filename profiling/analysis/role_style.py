@@ -16,6 +16,7 @@ ROLE_COLORS = {
     "input": "#8a6fb3",
     "saved": "#d1495b",
     "temporary": "#e3b23c",
+    "communication": "#b5651d",
     "workspace": "#98a1ab",
 }
 ROLE_WORDS = {
@@ -26,6 +27,7 @@ ROLE_WORDS = {
     "input": "inputs",
     "saved": "saved for backward",
     "temporary": "temporaries",
+    "communication": "communication",
     "workspace": "workspace",
 }
 PHASE_COLORS = {

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...framework.devices import live_backends, on_new_backend
+from ...framework.distributed.initialization import imagine
 from ...framework.memory.ledger import NO_LIMIT, ROLES, describe, format_bytes
 from ..profile import Profile
 from ..profiler import MemoryProfiler
@@ -90,6 +91,7 @@ class Estimate(Profile):
         later_work: The work of a later step.
         steady: The profile of a later step, for the same queries; this estimate itself if the step
             leaves behind what it found.
+        world: (rank, number of ranks) that were asked for; None for those of this process.
     """
 
     def __init__(
@@ -103,8 +105,10 @@ class Estimate(Profile):
         steady: Profile | None = None,
         work: float = 0.0,
         later: tuple[int, float] | None = None,
+        world: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(recording)
+        self.world = world
         self.devices = devices
         self.flops_by_op = flops_by_op
         self.guesses = guesses
@@ -165,6 +169,8 @@ class Estimate(Profile):
 
     def __str__(self) -> str:
         lines = []
+        if self.world is not None:
+            lines.append(f"rank {self.world[0]} of {self.world[1]}:")
         for d in self.devices:
             roles = describe({r: n for r, n in d.peak_roles.items() if n})
             lines.append(f"{d.device}: peak {format_bytes(d.peak_bytes)} ({roles})")
@@ -190,7 +196,14 @@ class Estimate(Profile):
         return "\n".join(lines)
 
 
-def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate:
+def estimate(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    world_size: int | None = None,
+    rank: int = 0,
+    **kwargs: Any,
+) -> Estimate:
     """Estimate the memory and FLOPs of ``step(*args, **kwargs)`` without computing it.
 
     The step runs in a forked copy of the process with every kernel left out, so what it would
@@ -207,7 +220,12 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
     Args:
         step: Any function: a training step, an evaluation, a whole epoch.
         *args: What to call it with.
-        **kwargs: The same, by name.
+        world_size: Imagine so many processes; those of ``lowtide.distributed`` by default. Only
+            what the step does with them counts: reducing gradients, keeping a part of the state.
+        rank: Which of them this process then is.
+        **kwargs: Arguments of the step, by name.
+
+    In a group of processes each rank estimates its own step, without the others.
 
     A step that leaves other bytes than it found, as the first one does, which makes gradients and
     the optimizer's state, runs again: ``steady_bytes`` is what later ones take.
@@ -220,6 +238,7 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
         Exception: What the step raises, with the copy's traceback as a note.
         NotImplementedError: An op's result has a shape that depends on values that are unknown;
             or the system cannot fork.
+        ValueError: The rank does not exist in a world of that size.
 
     Example:
         >>> import lowtide as lt
@@ -229,7 +248,26 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
         (8008, None)
     """
     check_callable("estimate", step)
-    return run_apart(lambda: imagined(step, args, kwargs))
+    world = world_of(rank, world_size)
+    return run_apart(lambda: imagined(step, args, kwargs, world=world))
+
+
+def world_of(rank: int, world_size: int | None) -> tuple[int, int] | None:
+    """Return (rank, world_size), or None for the processes there are.
+
+    Raises:
+        ValueError: The rank does not exist, or is given without ``world_size``.
+    """
+    if world_size is None:
+        if rank != 0:
+            raise ValueError(f"estimate: rank {rank} of how many? Give world_size too.")
+        return None
+    if not 0 <= rank < world_size:
+        raise ValueError(
+            f"estimate: rank {rank} of world_size {world_size} does not exist; ranks are 0 to "
+            f"{world_size - 1}."
+        )
+    return rank, world_size
 
 
 def check_callable(name: str, step: Any) -> None:
@@ -247,7 +285,12 @@ def check_callable(name: str, step: Any) -> None:
 
 
 def imagined(
-    step: Callable[..., Any], args: Any, kwargs: Any, before: Any = None, again: bool = True
+    step: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    before: Any = None,
+    again: bool = True,
+    world: tuple[int, int] | None = None,
 ) -> Estimate:
     """Run a step without kernels in this process, which must be a forked copy.
 
@@ -258,9 +301,12 @@ def imagined(
         before: Called first; what it does is not counted.
         again: Whether to run it again, to see what later steps take; if not, it is a program with
             its later steps in it.
+        world: (rank, number of ranks) to imagine; None for what there is.
     """
     limits = {str(be.device): be.ledger.limit for be in live_backends()}
     executor = fake_kernels.begin()
+    if world is not None:
+        imagine(*world)
     if before is not None:
         before()
         executor.forget()
@@ -301,7 +347,16 @@ def imagined(
         found = [split_steps(d, prof.recording) for d in found]
     found.sort(key=lambda d: (not d.allocations, -d.needed_bytes))
     return Estimate(
-        prof.recording, found, flops, guesses, seconds, later.why, later.profile, work, later.costs
+        prof.recording,
+        found,
+        flops,
+        guesses,
+        seconds,
+        later.why,
+        later.profile,
+        work,
+        later.costs,
+        world,
     )
 
 

@@ -78,19 +78,22 @@ def advise_program(
     return branch.answer()  # type: ignore[no-any-return]
 
 
-def estimate_program(program: Callable[[], Any], gpu: int | None = None) -> Estimate:
+def estimate_program(
+    program: Callable[[], Any], gpu: int | None = None, world: tuple[int, int] | None = None
+) -> Estimate:
     """Estimate a program from its start to its end, its first step apart from the later ones.
 
     Args:
         program: Runs it.
         gpu: Bytes of a GPU that it shall find, whether there is one or not.
+        world: (rank, number of ranks) that it shall find itself in; None for what there is.
     """
 
     def before() -> None:
         if gpu is not None:
             fake_kernels.begin().imagine_gpu(gpu)
 
-    return run_apart(lambda: imagined(program, (), {}, before, again=False))
+    return run_apart(lambda: imagined(program, (), {}, before, again=False, world=world))
 
 
 class _GoesOn(BaseException):

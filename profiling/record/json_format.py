@@ -76,8 +76,9 @@ def from_dict(data: Any) -> Recording:
             f"this profile has version {data['version']}, and this lowtide reads up to {VERSION}. "
             "Update lowtide."
         )
-    if data.get("roles") != list(ROLES):
-        raise ValueError(f"this profile has other roles: {data.get('roles')}; known are {ROLES}.")
+    roles = data.get("roles")
+    if not isinstance(roles, list) or not roles or roles != list(ROLES[: len(roles)]):
+        raise ValueError(f"this profile has other roles: {roles}; known are {ROLES}.")
     try:
         return _recording(data)
     except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
@@ -102,10 +103,7 @@ def _recording(data: dict[str, Any]) -> Recording:
         seconds=data["seconds"],
         peaks=[_as_peak(p) for p in data["peaks"]],
         fullest=[_as_peak(p) for p in data["fullest"]],
-        marks=[
-            Mark(**{**m, "changes": [(a, b, c, d) for a, b, c, d in m["changes"]]})
-            for m in data["marks"]
-        ],
+        marks=[_as_mark(m) for m in data["marks"]],
         timeline=data["timeline"],
         events=events,
         evicted={(d, o): Evicted(*figures) for d, o, *figures in data.get("evicted", ())},
@@ -120,6 +118,13 @@ def _recording(data: dict[str, Any]) -> Recording:
         findings=[_as_finding(f) for f in data.get("findings", ())],
         watched=data.get("watched"),
     )
+
+
+def _as_mark(data: dict[str, Any]) -> Mark:
+    # Files of before a role existed have fewer; new roles come last.
+    roles = [[*found, *[0] * (len(ROLES) - len(found))] for found in data["roles"]]
+    changes = [(a, b, c, d) for a, b, c, d in data["changes"]]
+    return Mark(**{**data, "roles": roles, "changes": changes})
 
 
 def _owners(data: dict[str, Any]) -> list[Owner]:

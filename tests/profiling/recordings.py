@@ -11,7 +11,7 @@ from collections import Counter
 from lowtide.framework.memory.ledger import ROLES
 from lowtide.profiling.record.recording import ALLOC, FREE, ROLE, Mark, Owner, Peak, Recording
 
-TEMPORARY, SAVED, PARAMETER, GRADIENT, OPTIMIZER, BUFFER, INPUT, WORKSPACE = range(len(ROLES))
+TEMPORARY, SAVED, PARAMETER, GRADIENT, OPTIMIZER, BUFFER, INPUT, WORKSPACE = range(8)
 
 
 class Tape:
