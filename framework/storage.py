@@ -42,6 +42,17 @@ class LedgerEntry:
         """The storage that owns the bytes: itself, but for an :class:`AliasStorage`."""
         return self
 
+    def restore(self, version: int) -> bool:
+        """Bring back the bytes of a version that were given up; False if they were not.
+
+        Whoever kept a value calls it where the version is not the one that it kept.
+        """
+        return False
+
+    def alias(self) -> Any:
+        """Return the storage of ``tensor.data``: these bytes, under a version of its own."""
+        return AliasStorage(self)
+
     def set_role(self, role: int) -> None:
         """Set the role of the bytes and update the ledger.
 

@@ -19,7 +19,6 @@ from .memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY
 from .memory_format import contiguous_format, layout, memory_format, strided
 from .modes import is_inference_mode_enabled, local
 from .spec import Size, Spec
-from .storage import AliasStorage
 
 _new = object.__new__
 legacy_tensor: Any = None  # what Tensor() calls; set by ops/creation/legacy_types.py
@@ -338,7 +337,7 @@ class Tensor:
         """
         t: Tensor = self.detach()  # type: ignore[attr-defined]
         if local.state.recorder is None and t.__class__ is Tensor:
-            t._storage, t._viewed = AliasStorage(self._storage), None
+            t._storage, t._viewed = self._storage.alias(), None
         return t
 
     @data.setter

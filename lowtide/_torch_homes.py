@@ -81,6 +81,8 @@ HOMES = {
         "distributed.algorithms.ddp_comm_hooks.default_hooks"
     ),
     "distributed.constants": "framework.distributed.initialization",
+    "distributed._composable.fsdp": "as_torch.private.composable_fsdp",
+    "distributed.fsdp": "distributed.fsdp",
     "distributed.optim": "distributed.optim",
     "distributed.optim.zero_redundancy_optimizer": "distributed.optim",
     "distributed.run": "distributed.run",
@@ -264,6 +266,29 @@ PRIVATE: dict[str, dict[str, str]] = {
     },
     "autograd.function": {
         "FunctionCtx": "lowtide.framework.autograd.function:FunctionCtx",
+    },
+    "distributed.fsdp": {
+        name: f"{_P}.many_processes:{name}"
+        for name in [
+            "BackwardPrefetch",
+            "CPUOffload",
+            "FullOptimStateDictConfig",
+            "FullStateDictConfig",
+            "FullyShardedDataParallel",
+            "LocalOptimStateDictConfig",
+            "LocalStateDictConfig",
+            "MixedPrecision",
+            "OptimStateDictConfig",
+            "OptimStateKeyType",
+            "ShardedOptimStateDictConfig",
+            "ShardedStateDictConfig",
+            "ShardingStrategy",
+            "StateDictConfig",
+            "StateDictSettings",
+            "StateDictType",
+            "register_fsdp_forward_method",
+            "share_comm_ctx",
+        ]
     },
     "distributed.optim": {
         name: f"{_P}.many_processes:{name}"

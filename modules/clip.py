@@ -1,18 +1,23 @@
 """Gradient clipping, by total norm or by value.
 
 The norm is computed tensor by tensor, so no temporary is as large as all gradients together; and it
-stays a tensor, so nothing waits for the device unless ``error_if_nonfinite`` asks it. On the CPU
-gradients are scaled all or not at all: what takes memory comes before the first write.
+stays a tensor, so nothing waits for the device unless ``error_if_nonfinite`` asks it. Of shards it
+is the norm of the gradients of all ranks, which all call it. On the CPU gradients are scaled all or
+not at all: what takes memory comes before the first write.
 """
 
 from __future__ import annotations
 
+import math
 import types
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from ..framework.data_dependence import value_or_hint
+from ..framework.distributed import collectives
+from ..framework.distributed.collectives import ReduceOp
+from ..framework.distributed.shards import shard_of
 from ..framework.interrupts import defer_interrupts
 from ..framework.kernels.formula.functions import maximum, minimum
 from ..framework.kernels.formula.update import update
@@ -78,7 +83,7 @@ def get_total_norm(
         RuntimeError: ``error_if_nonfinite``, and the norm is not finite.
     """
     norm_type = float(norm_type)
-    found = [vector_norm(t, norm_type) for t in _listed(tensors)]
+    found = _norms(_listed(tensors), norm_type)
     if not found:
         return tensor(0.0)
     total: Tensor = vector_norm(stack([n.to(found[0].device) for n in found]), norm_type)
@@ -89,6 +94,34 @@ def get_total_norm(
             "non-finite norm anyway, set `error_if_nonfinite=False`"
         )
     return total
+
+
+def _norms(tensors: list[Tensor], p: float) -> list[Tensor]:
+    # The norm of each tensor: of a shard, that of the tensor of all ranks.
+    found: dict[int, Tensor] = {}
+    by_group: dict[Any, list[int]] = {}
+    for k, t in enumerate(tensors):
+        shard = shard_of(t)
+        if shard is None or shard.group.size() == 1:
+            found[k] = vector_norm(t, p)
+        else:
+            by_group.setdefault(shard.group, []).append(k)
+    op = {math.inf: ReduceOp.MAX, -math.inf: ReduceOp.MIN}.get(p, ReduceOp.SUM)
+    for group, which in by_group.items():
+        parts = stack([_part_of_norm(tensors[k], p) for k in which])
+        collectives.all_reduce(parts, op, group)
+        if op is ReduceOp.SUM and p != 0:
+            parts = parts.pow(1 / p)
+        found.update(zip(which, parts.unbind(), strict=True))
+    return [found[k] for k in range(len(tensors))]
+
+
+def _part_of_norm(t: Tensor, p: float) -> Tensor:
+    # What a shard contributes: no row contributes what leaves the others' alone.
+    if t.numel() == 0:
+        return tensor(math.inf if p == -math.inf else 0.0, dtype=t.dtype, device=t.device)
+    norm: Tensor = vector_norm(t, p)
+    return norm if p == 0 or math.isinf(p) else norm.pow(p)
 
 
 @no_grad()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..framework.autograd.removable_handle import RemovableHandle, add_hook
 from ..framework.autograd.view_history import check_writable
 from ..framework.devices import backend
+from ..framework.distributed.shards import shard_of
 from ..framework.interrupts import defer_interrupts
 from ..framework.modes import no_grad
 from ..framework.tensor import Tensor
@@ -289,6 +290,9 @@ class _Plan:
             )
         if have.ndim == 0 and tuple(given.shape) == (1,):
             given = given[0]  # checkpoints from when there were no 0-d tensors
+        shard = shard_of(have)
+        if shard is not None and shard_of(given) is None and tuple(given.shape) == shard.shape:
+            given = given[slice(*shard.own)]  # of the values of all ranks
         if have.shape != given.shape:
             return (
                 f"size mismatch for {key}: copying a param with shape {_size(given)} from "

@@ -56,6 +56,8 @@ class Adafactor(Optimizer):
         Shazeer and Stern 2018. ``lr`` and the place of eps1 are PyTorch's.
     """
 
+    reads_whole = True
+
     def __init__(
         self,
         params: Any,

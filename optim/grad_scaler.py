@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..framework.data_dependence import value_or_hint
+from ..framework.distributed import collectives
+from ..framework.distributed.collectives import ReduceOp
+from ..framework.distributed.shards import shard_of
 from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
 from ..framework.modes import no_grad, run_kernel
@@ -150,6 +153,8 @@ class GradScaler:
             with defer_interrupts():  # from here on nothing fails: all gradients or none
                 for run, *arguments in calls:
                     run(*arguments)
+            _share_found(grads, found)
+            with defer_interrupts():
                 self._held[id(optimizer)] = optimizer
                 self._found[id(optimizer)] = found
                 self._stages[id(optimizer)] = UNSCALED
@@ -343,6 +348,15 @@ def _unscaling(g: Any, factor: float, found: Any) -> Any:
         return _unscale_blocks, planned_update(scale, (g,), {"factor": factor}), g, found
     reserve(g, TILES_ALIVE)
     return _unscale, g, factor, found
+
+
+def _share_found(grads: list[Any], found: dict[Any, Any]) -> None:
+    # Ranks that have rows of the same parameters skip a step together.
+    groups = {shard.group for g in grads if (shard := shard_of(g)) is not None}
+    for group in groups:
+        if group.size() > 1:
+            for value in found.values():
+                collectives.all_reduce(value, ReduceOp.MAX, group)
 
 
 def unscale_loop() -> Any:

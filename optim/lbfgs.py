@@ -51,6 +51,8 @@ class LBFGS(Optimizer):
         PyTorch's.
     """
 
+    reads_whole = True
+
     def __init__(
         self,
         params: Any,

@@ -55,6 +55,8 @@ class Muon(Optimizer):
         ratio. The buffer is a mean, and the orders of operations are PyTorch's.
     """
 
+    reads_whole = True
+
     def __init__(
         self,
         params: Any,

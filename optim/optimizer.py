@@ -24,6 +24,7 @@ from typing import Any
 
 from ..framework.attribution import scopes
 from ..framework.autograd.removable_handle import RemovableHandle, add_hook
+from ..framework.distributed.shards import refuse_shards
 from ..framework.interrupts import defer_interrupts
 from ..framework.memory.ledger import OPTIMIZER, PARAMETER, SAVED, TEMPORARY
 from ..framework.memory.short_traceback import shorten
@@ -129,6 +130,7 @@ class Optimizer:
     _places: dict[int, tuple[dict[str, Any], int]]
     _updated: set[int] | None = None  # ids of the parameters that backward updated since step()
     _opt_called: bool
+    reads_whole = False  # an update of some rows depends on others: no shard can be stepped alone
     _takes_sparse = False  # whether prepare() takes sparse gradients
     _prepares = False  # whether the class defines prepare(), and no update() that would replace it
 
@@ -245,6 +247,13 @@ class Optimizer:
             )
         if not (p.is_leaf or p.retains_grad or self.defaults.get("differentiable")):
             raise ValueError("can't optimize a non-leaf Tensor. Pass the leaf it is made from.")
+        if self.reads_whole:
+            refuse_shards(
+                [p],
+                type(self).__name__,
+                "It needs all of a parameter: use DistributedDataParallel, with "
+                "ZeroRedundancyOptimizer for its state.",
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters to None, or to zeros."""

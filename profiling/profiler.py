@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import Counter
 from typing import Any
 
 from ..framework.attribution import scopes
@@ -115,7 +116,7 @@ class MemoryProfiler(WholeContext, Profile):
         self._modules: list[tuple[Any, str]] = []  # weak references of outermost modules
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._named: list[tuple[int, ...]] = []  # what was held when all had their names
-        self._missed: dict[int, int] = {}  # address -> how often a leaf there was found no name
+        self._missed: Counter[int] = Counter()  # by address: how often a leaf there got no name
         self._steps = 0
         self._state = "new"
         self._end_sampling: threading.Event | None = None
@@ -254,7 +255,7 @@ class MemoryProfiler(WholeContext, Profile):
         fresh = {
             id(leaf): leaf
             for leaf in leaves(root)
-            if self._recorder.path_of(leaf) is None and self._missed.get(leaf.data_ptr(), 0) < 2
+            if self._recorder.path_of(leaf) is None and self._missed[leaf._storage.address] < 2
         }
         if fresh:
             found = names(fresh)
@@ -262,7 +263,7 @@ class MemoryProfiler(WholeContext, Profile):
                 if key in found:
                     self._recorder.name(leaf, found[key])
                 else:
-                    self._missed[leaf.data_ptr()] = self._missed.get(leaf.data_ptr(), 0) + 1
+                    self._missed[leaf._storage.address] += 1
             if found:
                 self._name_states()
 

@@ -134,7 +134,7 @@ class Held(Pin):
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """Return the value; raises if it was modified in place since."""
-        if self.storage.version != self.version:
+        if self.storage.version != self.version and not self.storage.restore(self.version):
             raise GradientError(
                 f"A tensor kept by {node.name()} ({label}, shape {tuple(self.spec.shape)}) has "
                 f"been modified by an inplace operation{written_at(self.storage)} after it was "
@@ -307,7 +307,8 @@ class PackedValue:
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """Call the unpack hook and return its result as the saved value."""
-        if self.version is not None and self.packed._storage.version != self.version:
+        kept = self.packed._storage if self.version is not None else None
+        if kept is not None and kept.version != self.version and not kept.restore(self.version):
             raise GradientError(
                 f"A tensor kept by {node.name()} ({label}, shape {tuple(self.spec.shape)}) has "
                 "been modified by an inplace operation after a pack hook kept it as it was: "

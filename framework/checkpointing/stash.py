@@ -146,7 +146,7 @@ class UncopiedStorage:
         Raises:
             GradientError: It was written in place since.
         """
-        if self.storage.version != self.version:
+        if self.storage.version != self.version and not self.storage.restore(self.version):
             raise written_since(self.storage, self.version)
         return self.storage
 

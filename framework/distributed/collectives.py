@@ -18,6 +18,7 @@ from typing import Any
 from ..tensor import Tensor
 from . import movement, reduction
 from .buffers import Buffer, Parts
+from .channel import Call, Steps
 from .process_group import ProcessGroup, resolve
 from .reduction import ReduceOp as ReduceOp
 from .work import Work
@@ -155,6 +156,45 @@ def all_gather_into_tensor(
     into = Parts(output_tensor, [input_tensor.numel()] * where.size(), name)
     made = movement.all_gather(own.flat, into.parts)
     return where.run(_line(name, input_tensor), made, [into], [output_tensor], async_op)
+
+
+def all_gather_parts(
+    parts: Sequence[Sequence[Tensor]], own: Sequence[Tensor], where: ProcessGroup, name: str
+) -> None:
+    """Write parts of any lengths into lists, on all ranks; several tensors travel at once.
+
+    Args:
+        parts: Of each tensor, a flat tensor for each rank, contiguous and on the CPU.
+        own: Of each tensor, this rank's part, alike.
+        where: The group.
+        name: What ranks compare, beside the number of elements.
+    """
+    made = [movement.all_gather(flat, into) for flat, into in zip(own, parts, strict=True)]
+
+    def steps(call: Call) -> Steps:
+        yield []
+        yield [transfer for one in made for posted in one(call) for transfer in posted]
+
+    numel = sum(part.numel() for into in parts for part in into)
+    where.run(f"gather {name[-60:]}, {len(made)} tensors of {numel}", steps, [], [], False)
+
+
+def reduce_scatter_parts(
+    out: Tensor, parts: Sequence[Tensor], where: ProcessGroup, name: str
+) -> None:
+    """Average parts of any lengths over all ranks, and give each rank its part.
+
+    Args:
+        out: Where this rank's goes; flat, contiguous and on the CPU, as all of them.
+        parts: A flat tensor for each rank.
+        where: The group.
+        name: What ranks compare, beside the number of elements.
+    """
+    longest = max(parts, key=lambda t: t.numel())
+    space = Workspace(reduction.reduce_bytes(longest, where.size()))
+    made = reduction.reduce_scatter(out, list(parts), ReduceOp.AVG, space)
+    numel = sum(part.numel() for part in parts)
+    where.run(f"average {name[-60:]} of {numel}", made, [], [], False, space)
 
 
 def gather(

@@ -193,15 +193,15 @@ def reduce_scatter(
 
     Args:
         out: Flat.
-        given: A flat tensor of the same size for each rank.
+        given: A flat tensor for each rank; entry r has one length in all ranks.
         op: How.
         space: Workspace of ``reduce_bytes``.
     """
 
     def steps(call: Call) -> Steps:
         turn = space.ask()
-        own = given[call.rank]
-        for start, stop in blocks(own, _block_length(own.itemsize, call.size - 1)):
+        longest = max(given, key=lambda t: t.numel())
+        for start, stop in blocks(longest, _block_length(longest.itemsize, call.size - 1)):
             some = {rank: given[rank][start:stop] for rank in (*call.contributors, call.rank)}
             yield from _from_all(call, some[call.rank], out[start:stop], op, some, turn)
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from ..device import device
 from ..devices import backend
+from ..distributed.shards import refuse_shards
 from ..dtypes import COMPLEX, dtype
 from ..errors import SerializationError
 from ..ops.sparse.sparse_tensor import SparseTensor
@@ -115,6 +116,7 @@ class Encoder:
         if kind is float:
             return value if math.isfinite(value) else {"$": "float", "value": str(value)}
         if isinstance(value, Tensor):
+            refuse_shards([value], "save", "Save full_state_dict(module), or full_tensor().")
             return self._tensor(value, path)
         if kind in (list, tuple, Size, dict, OrderedDict, Counter):
             return self._container(value, kind, path)

@@ -397,7 +397,8 @@ class _Replay:
             return argument.on(self.found[argument.content])
         if not isinstance(argument, Held):
             return argument
-        if argument.storage.version != argument.version:
+        storage, version = argument.storage, argument.version
+        if storage.version != version and not storage.restore(version):
             _refuse(self.region, producer, argument)
         return argument.array
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _WAY_OUT = (
-    "is not there: over processes there is data parallelism (DistributedDataParallel, "
-    "ZeroRedundancyOptimizer). Leave it out; `lowtide fit` and activation checkpointing say and "
-    "change what one process needs."
+    "is not there: over processes there are DistributedDataParallel, ZeroRedundancyOptimizer and "
+    "fully_shard. Leave it out; `lowtide fit` and activation checkpointing say and change what one "
+    "process needs."
 )
 
 

@@ -1,0 +1,1 @@
+"""Modules whose parameters, gradients and optimizer states are shared out among ranks."""
