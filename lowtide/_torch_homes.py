@@ -82,6 +82,11 @@ HOMES = {
     ),
     "distributed.constants": "framework.distributed.initialization",
     "distributed._composable.fsdp": "as_torch.private.composable_fsdp",
+    "distributed.checkpoint": "distributed.checkpoint",
+    "distributed.checkpoint.filesystem": "framework.distributed.checkpoint.save_load",
+    "distributed.checkpoint.state_dict": "distributed.checkpoint.state_dict",
+    "distributed.checkpoint.state_dict_loader": "framework.distributed.checkpoint.save_load",
+    "distributed.checkpoint.state_dict_saver": "framework.distributed.checkpoint.save_load",
     "distributed.fsdp": "distributed.fsdp",
     "distributed.optim": "distributed.optim",
     "distributed.optim.zero_redundancy_optimizer": "distributed.optim",
@@ -266,6 +271,23 @@ PRIVATE: dict[str, dict[str, str]] = {
     },
     "autograd.function": {
         "FunctionCtx": "lowtide.framework.autograd.function:FunctionCtx",
+    },
+    "distributed.checkpoint": {
+        name: f"{_P}.many_processes:{name}"
+        for name in [
+            "CheckpointException",
+            "DefaultLoadPlanner",
+            "DefaultSavePlanner",
+            "HuggingFaceStorageReader",
+            "HuggingFaceStorageWriter",
+            "LoadPlanner",
+            "SavePlanner",
+            "StorageReader",
+            "StorageWriter",
+            "load_sharded_optimizer_state_dict",
+            "load_state_dict",
+            "save_state_dict",
+        ]
     },
     "distributed.fsdp": {
         name: f"{_P}.many_processes:{name}"

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..framework.attribution import scopes
 from ..framework.autograd.removable_handle import RemovableHandle, add_hook
-from ..framework.distributed.shards import refuse_shards
+from ..framework.distributed.shards import mark, refuse_shards, shard_of
 from ..framework.interrupts import defer_interrupts
 from ..framework.memory.ledger import OPTIMIZER, PARAMETER, SAVED, TEMPORARY
 from ..framework.memory.short_traceback import shorten
@@ -377,6 +377,7 @@ class Optimizer:
             start += len(group["params"])
             options = {k: v for k, v in group.items() if k != "params"}
             groups.append({**options, "params": [number[id(p)] for p in group["params"]]})
+        self._mark_shards()
         state = {
             number[id(p)] if isinstance(p, Tensor) else p: dict(s) if isinstance(s, dict) else s
             for p, s in self.state.items()
@@ -387,6 +388,16 @@ class Optimizer:
             result = hook(self, found)
             found = found if result is None else result
         return found
+
+    def _mark_shards(self) -> None:
+        # The state of a shard is that of some rows too, and must not pass for all there is.
+        for p, state in self.state.items():
+            shard = shard_of(p)
+            if shard is None:
+                continue
+            for value in state.values():
+                if isinstance(value, Tensor) and value.dim():
+                    mark(value, shard)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load options and a copy of the state; tensors keep their saved dtype.

@@ -167,7 +167,8 @@ LAYERS = """
     framework/vmap/custom_function framework/vmap/transform framework/amp framework/interop
     framework/distributions framework/updates framework/checkpointing framework/distributed
     framework/data
-    framework/serialization framework/distributed/objects framework/testing framework/codegen
+    framework/serialization framework/distributed/objects framework/distributed/checkpoint
+    framework/testing framework/codegen
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports
     profiling/profiler profiling/magics profiling/estimate profiling/publisher

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...framework.distributed import collectives
 from ...framework.distributed.shards import Shard, mark
-from ...framework.modes import no_grad
-from ...framework.ops.creation.fill import empty
+from ...framework.distributed.whole_tensors import gathered
 from ...framework.tensor import Tensor
 from ..parameter import Parameter
 
@@ -60,14 +56,3 @@ class ShardedParameter(Parameter):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}\n(rows {self.shard.own} of shape {self.full_shape})"
-
-
-def gathered(rows: Tensor, shard: Shard) -> Tensor:
-    """Return the tensor of all ranks, given this rank's rows of it; all ranks call it."""
-    with no_grad():
-        out: Any = empty(shard.shape, dtype=rows.dtype, device=rows.device)
-        if shard.group.size() == 1:
-            return out.copy_(rows)
-        parts, own = shard.parts(out.view(-1)), rows.reshape(-1)
-        collectives.all_gather_parts([parts], [own], shard.group, shard.name)
-        return out

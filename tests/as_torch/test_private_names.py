@@ -177,7 +177,9 @@ REFUSED = {
     "torch.distributed.fsdp.FullyShardedDataParallel(None)": (
         "NotImplementedError", "FullyShardedDataParallel is not there"
     ),
-    "torch.distributed.checkpoint.save({})": ("NotImplementedError", "save is not there"),
+    "torch.distributed.checkpoint.DefaultSavePlanner()": (
+        "NotImplementedError", "DefaultSavePlanner is not there"
+    ),
     "plans.distribute_tensor(m, None)": ("NotImplementedError", "distribute_tensor is not there"),
     "parallel.RowwiseParallel()._apply(None, None)": ("NotImplementedError", "parallelize_module"),
     "torch.cuda.CUDAGraph()": ("NotImplementedError", "does not capture CUDA graphs"),

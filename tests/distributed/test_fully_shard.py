@@ -465,3 +465,29 @@ def test_other_modules_in_other_ranks_are_named() -> None:
         return str(found.value)
 
     assert "['weight', 'lowtide.float32', [4, 4]] where rank 1 has" in results(2, rank_of)[0]
+
+
+def test_a_byte_budget_holds_and_changes_no_bit() -> None:
+    def rank_of(rank: int, size: int) -> bool:
+        found, peaks = [], []
+        for share in (None, 0.7):
+            model = sharded(Net())
+            optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+            budget = 1 << 40 if share is None else int(peaks[0] * share)
+            lt.reset_peak_memory_stats()
+            for step in range(2):
+                x, y = tokens_of(step, rank)
+                x, y = x.repeat(32, 1), y.repeat(32)
+                optimizer.zero_grad()
+                with lt.memory_budget(budget):
+                    loss = F.cross_entropy(model(x).view(-1, 50), y)
+                    loss.backward()
+                optimizer.step()
+                del loss
+            peaks.append(lt.max_memory_allocated())
+            found.append(arrays(full_state_dict(model)))
+            del model, optimizer
+        assert peaks[1] <= 0.75 * peaks[0]
+        return same(*found)
+
+    assert results(2, rank_of) == [True] * 2

@@ -1,0 +1,1 @@
+"""Training checkpoints that each rank writes a part of, and any number of ranks reads."""
