@@ -14,6 +14,7 @@ from ..framework.distributed import collectives
 from ..framework.distributed.gradient_reduction import TOGETHER, Reducer
 from ..framework.distributed.objects import all_gather_object
 from ..framework.distributed.process_group import ProcessGroup, resolve
+from ..framework.distributed.strategies import Strategy, declare, rank_zero
 from ..framework.dtypes import int64
 from ..framework.modes import is_grad_enabled, no_grad
 from ..framework.ops.creation.fill import zeros
@@ -220,6 +221,34 @@ class DistributedDataParallel(Module):
 
     def _set_static_graph(self) -> None:
         self.static_graph = True
+
+
+def _wrap_in_place(models: Sequence[Any], optimizers: Sequence[Any]) -> Any:
+    # The module itself averages gradients, as if a wrapper called it.
+    return [_reducing(m) for m in models if any(p.requires_grad for p in m.parameters())]
+
+
+def _reducing(module: Any) -> DistributedDataParallel:
+    wrapper = DistributedDataParallel(module)
+    expect = wrapper.reducer.expect_pass
+
+    def expecting(*_: Any) -> None:
+        if is_grad_enabled():
+            expect(True)
+
+    module.register_forward_pre_hook(expecting)
+    return wrapper
+
+
+declare(
+    Strategy(
+        0,
+        "DistributedDataParallel",
+        _wrap_in_place,
+        rank_zero,
+        "model = lowtide.nn.parallel.DistributedDataParallel(model)",
+    )
+)
 
 
 class _Join:

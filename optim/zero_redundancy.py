@@ -5,12 +5,13 @@ ZeRO's first stage. Adam's state is twice the parameters; each of N ranks keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..framework.distributed import collectives
 from ..framework.distributed.objects import gather_object
 from ..framework.distributed.process_group import resolve
+from ..framework.distributed.strategies import Strategy, declare, strategy
 from ..framework.modes import enable_grad, no_grad
 from ..framework.tensor import Tensor
 from .optimizer import Optimizer
@@ -53,7 +54,11 @@ class ZeroRedundancyOptimizer(Optimizer):
                 "ZeroRedundancyOptimizer: overlap_with_ddp is not there. Leave it out."
             )
         self.process_group = resolve(process_group, "ZeroRedundancyOptimizer")
-        self.optim = optimizer_class(params, **defaults)
+        self._share_out(optimizer_class(params, **defaults))
+
+    def _share_out(self, optimizer: Optimizer) -> None:
+        self.optim = optimizer
+        self._step_own = optimizer.step
         self._owners: list[int] = []
         self._place: tuple[int, int] | None = None  # the rank that they are for, and of how many
         self._consolidated: dict[Any, Any] | None = None
@@ -100,12 +105,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             )
         if len(self._owners) != len(every) or self._place != place:
             self._place = place
-            loads = [0] * size
-            found = [0] * len(every)
-            for k in sorted(range(len(every)), key=lambda k: (-every[k].numel(), k)):
-                found[k] = loads.index(min(loads))
-                loads[found[k]] += every[k].numel()
-            self._owners = found
+            self._owners = _owners_of(every, size)[0]
         return self._owners
 
     def step(self, closure: Any = None, **kwargs: Any) -> Any:
@@ -136,7 +136,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         try:  # a step skips what has no gradient
             for p, _ in others:
                 p._grad = None
-            self.optim.step(**kwargs)
+            self._step_own(**kwargs)
         finally:
             for p, grad in others:
                 p._grad = grad
@@ -196,3 +196,52 @@ class ZeroRedundancyOptimizer(Optimizer):
     def __repr__(self) -> str:
         size = self.process_group.size()
         return f"ZeroRedundancyOptimizer({self.optim!r}, ranks={size})"
+
+
+def _owners_of(parameters: list[Tensor], size: int) -> tuple[list[int], list[int]]:
+    # The rank of each parameter, and the elements that each rank has.
+    loads, found = [0] * size, [0] * len(parameters)
+    for k in sorted(range(len(parameters)), key=lambda k: (-parameters[k].numel(), k)):
+        found[k] = loads.index(min(loads))
+        loads[found[k]] += parameters[k].numel()
+    return found, loads
+
+
+# For estimates
+
+
+def _share_in_place(models: Sequence[Any], optimizers: Sequence[Any]) -> Any:
+    # The optimizers themselves step for all, as if one around them did.
+    kept = [strategy("DistributedDataParallel").apply(models, optimizers)]
+    for optimizer in optimizers:
+        around: Any = object.__new__(ZeroRedundancyOptimizer)
+        around.process_group = resolve(None, "ZeroRedundancyOptimizer")
+        around._share_out(optimizer)
+        rank = around.process_group.rank()
+        for p, owner in zip(around._parameters(), around.owners(), strict=True):
+            if owner != rank:
+                optimizer.state.pop(p, None)
+        optimizer.step = around.step
+        kept.append(around)
+    return kept
+
+
+def _fullest(models: Sequence[Any], optimizers: Sequence[Any], size: int) -> int:
+    loads = [0] * size
+    for optimizer in optimizers:
+        every = [p for group in optimizer.param_groups for p in group["params"]]
+        loads = [a + b for a, b in zip(loads, _owners_of(every, size)[1], strict=True)]
+    return loads.index(max(loads))
+
+
+declare(
+    Strategy(
+        1,
+        "ZeroRedundancyOptimizer",
+        _share_in_place,
+        _fullest,
+        "model = lowtide.nn.parallel.DistributedDataParallel(model)\n"
+        "optimizer = lowtide.distributed.optim.ZeroRedundancyOptimizer(model.parameters(), "
+        "type(optimizer), **optimizer.defaults)",
+    )
+)

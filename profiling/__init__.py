@@ -24,6 +24,9 @@ else:
     from .estimate.plan import Plan as Plan
     from .estimate.proposals import Advice as Advice
     from .estimate.proposals import Proposal as Proposal
+    from .estimate.rank_table import RankCell as RankCell
+    from .estimate.rank_table import RankTable as RankTable
+    from .estimate.rank_table import rank_table as rank_table
     from .estimate.what_if import Comparison as Comparison
     from .estimate.what_if import compare as compare
     from .leaks.detect import detect_retained as detect_retained

@@ -4,7 +4,9 @@
 ``nn.parallel.DistributedDataParallel`` trains one model in all of them.
 """
 
+from lowtide.distributed import fsdp as fsdp
 from lowtide.distributed import nn as nn
+from lowtide.distributed import optim as optim
 from lowtide.framework.distributed.backends import Backend as Backend
 from lowtide.framework.distributed.backends import is_mpi_available as is_mpi_available
 from lowtide.framework.distributed.collectives import ReduceOp as ReduceOp

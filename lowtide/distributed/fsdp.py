@@ -7,6 +7,7 @@ from lowtide.modules.fully_sharded.fully_shard import OffloadPolicy as OffloadPo
 from lowtide.modules.fully_sharded.fully_shard import UnshardHandle as UnshardHandle
 from lowtide.modules.fully_sharded.fully_shard import full_state_dict as full_state_dict
 from lowtide.modules.fully_sharded.fully_shard import fully_shard as fully_shard
+from lowtide.modules.fully_sharded.in_place import layers_of as layers_of
 from lowtide.modules.fully_sharded.sharded_parameter import ShardedParameter as ShardedParameter
 
 __path__: list[str] = []  # so that Python asks for modules below it: lowtide._torch_paths

@@ -171,7 +171,7 @@ def fully_shard(
     for p, (sharded, places) in zip(found, shards, strict=True):
         if p._extra is None:
             p._extra = {}
-        p._extra["sharded as"] = sharded.shard.name
+        p._extra["sharded as"] = sharded
         for place in places:
             place.put(sharded)
     unit = Unit(name, shards, group)
@@ -223,9 +223,9 @@ def _require_shardable(path: str, p: Any) -> None:
     before = (p._extra or {}).get("sharded as")
     if before is not None:
         raise ValueError(
-            f"fully_shard: {path} is the parameter {before} of a module that was sharded "
-            "before. Modules that share a parameter must be sharded together: call fully_shard on "
-            "their common parent only."
+            f"fully_shard: {path} is the parameter {before.shard.name} of a module that was "
+            "sharded before. Modules that share a parameter must be sharded together: call "
+            "fully_shard on their common parent only."
         )
     if p.ndim == 0:
         raise ValueError(
