@@ -273,15 +273,17 @@ def test_each_ranks_bytes_are_predicted(kind: str, size: int) -> None:
 
 def test_parameters_gradients_and_states_are_shared_out() -> None:
     def rank_of(rank: int, size: int) -> dict[str, int]:
+        before = lt.memory_stats()["by_role"]  # what the test's process had when it was forked
         model = sharded(Net())
         optimizer = optim.AdamW(model.parameters())
         step_of(model, optimizer)()
-        return {k: v for k, v in lt.memory_stats()["by_role"].items() if v}
+        return {k: v - before[k] for k, v in lt.memory_stats()["by_role"].items() if v != before[k]}
 
     own = results(4, rank_of)
     full = sum(p.numel() * 4 for p in Net().parameters())
     for one in own:
         assert one["parameter"] == one["gradient"]
+        assert one["optimizer"] == 2 * one["parameter"]
         assert "communication" not in one
     assert sum(one["parameter"] for one in own) == full
 

@@ -139,7 +139,8 @@ MUTANTS = (
     ),
     Mutant(
         "a saved value may be overwritten", SAVED,
-        "        if self.storage.version != self.version:", "        if False:", AUTOGRAD,
+        "if self.storage.version != self.version and not self.storage.restore(self.version):",
+        "if False:", AUTOGRAD,
     ),
     # Pool and ledger
     Mutant(
