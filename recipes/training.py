@@ -37,9 +37,13 @@ import lowtide as lt
 from lowtide.cli_arguments import chosen_budget
 from lowtide.profiling import MemoryProfiler
 from lowtide.recipes.options import options as options
+from lowtide.recipes.ranks import Ranks as Ranks
+from lowtide.recipes.ranks import one_process
 from lowtide.recipes.run_folder import RESULTS, RunFolder
+from lowtide.utils import CheckpointDirectory
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells know it
+OWN = {"loader"}  # states that each process has of its own
 PROFILED = 3  # steps for --memory-report, after the first one, which is special
 
 
@@ -51,6 +55,7 @@ class Run:
         args: Its parsed options.
         total: Steps of the whole run.
         console: Where it is shown.
+        ranks: The processes of the run; this one alone if None.
         **state: What a checkpoint holds: objects with ``state_dict``.
 
     Raises:
@@ -59,7 +64,13 @@ class Run:
     """
 
     def __init__(
-        self, name: str, args: argparse.Namespace, total: int, console: Console, **state: Any
+        self,
+        name: str,
+        args: argparse.Namespace,
+        total: int,
+        console: Console,
+        ranks: Ranks | None = None,
+        **state: Any,
     ) -> None:
         self.name, self.args, self.total = name, args, total
         self.console, self.state = console, state
@@ -68,10 +79,16 @@ class Run:
                 f"{name}: there is no step to do: a batch of {args.batch_size} is more than all "
                 "examples to train on. Pass a smaller --batch-size."
             )
-        place = RunFolder(name, args.out, args.resume)
-        self.folder, self.checkpoints = place.path, place.checkpoints
-        for line in place.skipped:
-            console.print(line, highlight=False, markup=False)
+        self.ranks = ranks or one_process(name)
+        if self.ranks.rank == 0:
+            place = RunFolder(name, args.out, args.resume)
+            self.folder, self.checkpoints = place.path, place.checkpoints
+            for line in place.skipped:
+                console.print(line, highlight=False, markup=False)
+            self.ranks.same(str(self.folder))
+        else:
+            self.folder = Path(self.ranks.same(None))
+            self.checkpoints = self.ranks.own_checkpoints(self.folder)
         self.every = args.checkpoint_every or max(total // 10, 1)
         self.losses: list[float] = []
         self.times: list[float] = []  # seconds of each step of this process
@@ -85,14 +102,33 @@ class Run:
 
     def _begin(self) -> None:
         if self.args.resume:
-            values = self.checkpoints.restore(**self.state)
+            values = self._restored()
             if values is None:
                 self.console.print(f"Nothing to resume in {self.folder}; starting anew.")
                 return
             self.done, self.losses = values["step"], values["losses"]
             self.measured, self.seconds = values["measured"], values["seconds"]
             self.console.print(f"Resumed after step {self.done} of {self.total}, in {self.folder}.")
-        (self.folder / RESULTS).unlink(missing_ok=True)
+        if self.ranks.rank == 0:
+            (self.folder / RESULTS).unlink(missing_ok=True)
+
+    def _restored(self) -> dict[str, Any] | None:
+        # The state is rank 0's, and the generators each rank's own.
+        if self.ranks.size == 1:
+            return self.checkpoints.restore(**self.state)
+        step = self.ranks.common_step(self.checkpoints.steps())
+        if not step:
+            return None
+        first = CheckpointDirectory(self.folder / "checkpoints")
+        if self.ranks.rank == 0:
+            return first.restore(step=step, **self.state)
+        shared = {name: thing for name, thing in self.state.items() if name not in OWN}
+        values = first.restore(step=step, **shared)
+        self.checkpoints.restore(step=step, **self._own())
+        return values
+
+    def _own(self) -> dict[str, Any]:
+        return {name: thing for name, thing in self.state.items() if name in OWN}
 
     def _budget(self) -> Any:
         return chosen_budget(self.args, self.args.device) or contextlib.nullcontext()
@@ -119,6 +155,7 @@ class Run:
                     yield self.done
                     self.times.append(time.perf_counter() - step_began)
                     self.done += 1
+                    self._stop = self.ranks.any(self._stop)
                     if self.profile is not None and self.done == first + PROFILED:
                         self.profile.stop()
                     self.seconds = time.perf_counter() - began
@@ -151,12 +188,15 @@ class Run:
         self._stop = True
 
     def _save(self) -> None:
+        if self.ranks.rank:  # what it has of its own, and the states of its generators
+            self.checkpoints.save(self.done, **self._own())
+            return
         values = {"losses": self.losses, "measured": self.measured, "seconds": self.seconds}
         self.checkpoints.save(self.done, **self.state, **values)
 
     def log(self, loss: float) -> None:
-        """Note the loss of the step."""
-        self.losses.append(loss)
+        """Note the loss of the step: of several processes, the mean."""
+        self.losses.append(self.ranks.mean(loss))
 
     def measure(self, **values: float) -> None:
         """Note what was measured after the step, and show it."""
@@ -166,6 +206,8 @@ class Run:
 
     def finish(self, **results: Any) -> None:
         """Print the results, and write them with the learning curve and the peak's bytes."""
+        if self.ranks.rank:
+            return
         # The median: a first run compiles kernels in its first steps.
         each = f" (median {1e3 * median(self.times):.1f} ms)" if self.times else ""
         self.console.print(
