@@ -140,6 +140,11 @@ class Channel:
         assert self._transport is not None, "a group of one process sends no message"
         return self._transport
 
+    @property
+    def imagined(self) -> bool:
+        """Whether the other ranks do not exist."""
+        return self._transport is not None and self._transport.imagined
+
     def start(self, what: str, steps: Callable[[Call], Steps]) -> Call:
         """Begin a collective.
 
@@ -187,7 +192,7 @@ class Channel:
             )
 
     def _checked(self, call: Call, steps: Callable[[Call], Steps]) -> Steps:
-        if self._transport is None or self._transport.imagined:  # nobody calls anything else
+        if self._transport is None or self.imagined:  # nobody calls anything else
             yield from steps(call)
             return
         peers = call.peers

@@ -381,3 +381,27 @@ def test_a_lost_rank_ends_the_save(tmp_path: Path) -> None:
     assert isinstance(found[0], Failed)
     assert found[0].kind == "DistBackendError"
     assert not (tmp_path / "index.json").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_an_imagined_rank_waits_for_nobody(rank: int, tmp_path: Path) -> None:
+    dcp.save({"t": lt.ones(2)}, checkpoint_id=tmp_path)
+
+    def step() -> None:
+        dist.init_process_group()
+        model, optimizer = made()
+        train(model, optimizer, rank, 1)
+        dcp.save(state_of(model, optimizer), checkpoint_id=tmp_path)
+        dcp.async_save(state_of(model, optimizer), checkpoint_id=tmp_path).result(60)
+        dist.destroy_process_group()
+
+    assert lt.profiling.estimate(step, world_size=3, rank=rank).peak_bytes > 0
+    dist.init_process_group("fake", rank=rank, world_size=3)
+    try:
+        dcp.save({"t": lt.zeros(2)}, checkpoint_id=tmp_path)
+        dcp.async_save({"t": lt.zeros(2)}, checkpoint_id=tmp_path).result(60)
+    finally:
+        dist.destroy_process_group()
+    t = lt.zeros(2)
+    dcp.load({"t": t}, checkpoint_id=tmp_path)
+    assert t.tolist() == [1.0, 1.0]  # the checkpoint that is whole

@@ -60,7 +60,8 @@ def save(
     """Save a state of all ranks to a folder that all of them reach; all ranks call it.
 
     Each rank writes its rows of shards. What all ranks have, the lowest of them writes. The
-    folder has the older checkpoint until this one is there as a whole.
+    folder has the older checkpoint until this one is there as a whole. Where the other ranks are
+    imagined, it never is: a rank then writes its part, and no index.
 
     Args:
         state_dict: Tensors and other values in nested dicts, and objects with a ``state_dict``.
@@ -78,7 +79,8 @@ def save(
     _await_earlier(folder)
     part = plan(flatten(own_state(state_dict)), group)
     _agree(group, lambda: _write(folder, part))
-    _agree(group, lambda: _finish(folder, part) if part.rank == 0 else None)
+    ends = part.rank == 0 and not _imagined(group)
+    _agree(group, lambda: _finish(folder, part) if ends else None)
 
 
 def async_save(
@@ -110,6 +112,8 @@ def async_save(
     _await_earlier(folder)
     part = snapshot(plan(flatten(own_state(state_dict)), group))
     limit = 1800.0 if group is None else group.channel.timeout.total_seconds()
+    if _imagined(group):
+        limit = 0.0  # nobody is waited for
     future = _under_way[folder] = Future()
     held = [part]
     del part
@@ -196,6 +200,10 @@ def _group(process_group: Any, no_dist: bool) -> ProcessGroup | None:
     return resolve(process_group, "save")
 
 
+def _imagined(group: ProcessGroup | None) -> bool:
+    return group is not None and group.channel.imagined
+
+
 def _await_earlier(folder: str) -> None:
     earlier = _under_way.pop(folder, None)
     if earlier is not None:
@@ -241,7 +249,9 @@ def _in_background(folder: str, held: list[Part], limit: float, future: Future[N
             _tell_failure(folder, index, rank, error)
             raise
         part = part._replace(tensors={}, objects={})  # the copies go
-        if rank == 0:
+        if not limit:
+            pass
+        elif rank == 0:
             _await_files(folder, index, limit)
             _finish(folder, part)
         else:
