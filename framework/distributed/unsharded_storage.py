@@ -76,11 +76,13 @@ class UnshardedStorage(LedgerEntry):
         self._owner = weakref.ref(tensor)
 
     def book(self) -> None:
-        """Book the bytes, which are to be filled.
+        """Book the bytes, which are to be filled, unless an interrupt left them booked.
 
         Raises:
             MemoryLimitError: There is no room.
         """
+        if self.ledger is not None:
+            return
         ledger = backend(self.spec.device).ledger
         ledger.born(self, self.nbytes, COMMUNICATION)
         if ledger.observers:

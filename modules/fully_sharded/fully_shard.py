@@ -63,7 +63,9 @@ class FSDPModule(Module):
         unsharded = Unsharded(unit)
         try:
             unsharded.begin()
-            return super().__call__(*args, **kwargs)
+            out = super().__call__(*args, **kwargs)
+            unsharded.require_unwritten()
+            return out
         finally:
             unsharded.end()
 
@@ -75,10 +77,17 @@ class FSDPModule(Module):
         return UnshardHandle() if async_op else None
 
     def reshard(self) -> None:
-        """Put the shards back into their places."""
+        """Put the shards back into their places.
+
+        Raises:
+            RuntimeError: A full parameter was written, and the write is lost.
+        """
         active = unit_of(self).active
         if active is not None:
-            active.end()
+            try:
+                active.require_unwritten()
+            finally:
+                active.end()
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         """Set whether bytes that backward needs go after forward, and are gathered again."""

@@ -22,6 +22,7 @@ from ...framework.distributed.process_group import ProcessGroup
 from ...framework.distributed.shards import mark
 from ...framework.distributed.unsharded_storage import ONE_TENSOR, UnshardedStorage
 from ...framework.errors import GradientError
+from ...framework.interrupts import defer_interrupts
 from ...framework.memory.ledger import COMMUNICATION
 from ...framework.modes import is_grad_enabled, local
 from ...framework.ops.creation.fill import empty
@@ -140,12 +141,13 @@ class Unsharded:
             storage.filled()
             self._full.append(self._parameter(k, storage, grad))
         self._alive = [weakref.ref(p) for p in self._full]
-        unit.active = self
-        Unit.forwards += 1
-        self._outer = Unit.forwards
-        for p, places in zip(self._full, unit.places, strict=True):
-            for place in places:
-                place.put(p)
+        with defer_interrupts():
+            unit.active = self
+            Unit.forwards += 1
+            self._outer = Unit.forwards
+            for p, places in zip(self._full, unit.places, strict=True):
+                for place in places:
+                    place.put(p)
 
     def _storage(self, k: int) -> UnshardedStorage:
         shard = self.unit.shards[k]
@@ -192,17 +194,31 @@ class Unsharded:
             register_post_accumulate_hook(p, self._arrival(k), first=True)
         return p
 
+    def require_unwritten(self) -> None:
+        """Raise an error if a full parameter was written, which no shard would keep.
+
+        Raises:
+            RuntimeError: One was.
+        """
+        for shard, p in zip(self.unit.shards, self._full, strict=True):
+            if not p._storage.there:
+                raise RuntimeError(
+                    f"fully_shard: {shard.shard.name} was written while its rows were gathered, "
+                    "and the write is lost. Write the shards, outside of forward."
+                )
+
     def end(self) -> None:
         """Put the shards back into their modules, and give the full parameters up."""
         unit = self.unit
         if unit.active is not self:  # it never began
             return
-        for shard, places in zip(unit.shards, unit.places, strict=True):
-            for place in places:
-                place.put(shard)
-        unit.active = None
+        with defer_interrupts():
+            for shard, places in zip(unit.shards, unit.places, strict=True):
+                for place in places:
+                    place.put(shard)
+            unit.active = None
+            Unit.forwards -= 1
         outermost = self._outer == 1
-        Unit.forwards -= 1
         self._full.clear()
         reshards = unit.reshards
         if reshards is None:
@@ -214,6 +230,11 @@ class Unsharded:
     def _arrival(self, k: int) -> Callable[[Tensor], None]:
         def arrival(full: Tensor) -> None:
             g, full._grad = full._grad, None
+            if g is not None and g._requires_grad:
+                raise NotImplementedError(
+                    "fully_shard: gradients of gradients (create_graph=True) do not reach shards. "
+                    "Use DistributedDataParallel."
+                )
             _release(full)  # all that read it have run
             if g is not None:
                 with unrecorded():

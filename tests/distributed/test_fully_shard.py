@@ -23,6 +23,7 @@ from lowtide.distributed.fsdp import (
     fully_shard,
 )
 from lowtide.framework.distributed.shards import rows_of
+from lowtide.framework.distributed.unsharded_storage import UnshardedStorage
 from lowtide.nn.parallel import DistributedDataParallel
 from lowtide.profiling import estimate
 from lowtide.utils.checkpoint import checkpoint
@@ -493,3 +494,118 @@ def test_a_byte_budget_holds_and_changes_no_bit() -> None:
         return same(*found)
 
     assert results(2, rank_of) == [True] * 2
+
+
+class Odd(nn.Module):
+    """A frozen weight, a block that is called twice, and layers that a caller checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        lt.manual_seed(5)
+        self.blocks = nn.ModuleList([Block() for _ in range(2)])
+        self.frozen = nn.Linear(WIDTH, 300)
+        self.frozen.requires_grad_(False)
+        self.last = nn.Linear(300, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        x = checkpoint(self.blocks[0], x, use_reentrant=False)
+        x = self.blocks[1](self.blocks[1](x))
+        return self.last(self.frozen(x))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_frozen_shared_and_checkpointed_units(size: int) -> None:
+    def rank_of(rank: int, size: int) -> bool:
+        plain, model = Odd(), Odd()
+        for part in (*model.blocks, model.frozen):
+            fully_shard(part, reshard_after_forward=True)
+        fully_shard(model)
+        wrapped = DistributedDataParallel(plain)
+        x = lt.randn(6, WIDTH, requires_grad=True)
+        grads = []
+        for one in (wrapped, model):
+            loss = one(x).square().sum()
+            loss.backward(retain_graph=True)
+            loss.backward()  # the same graph again
+            del loss
+            grads.append(x.grad.numpy().copy())
+            x.grad = None
+        assert np.array_equal(*grads)
+        for (name, a), b in zip(model.named_parameters(), plain.parameters(), strict=True):
+            first, last = a.shard.own
+            assert (a.grad is None) == (b.grad is None), name
+            if b.grad is not None:
+                found, wanted = a.grad.numpy(), b.grad[first:last].numpy()
+                np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-3, err_msg=name)
+        assert lt.memory_stats()["by_role"]["communication"] == 0
+        return True
+
+    assert results(size, rank_of) == [True] * size
+
+
+@pytest.mark.usefixtures("world_of_two")
+def test_writes_in_forward_and_gradients_of_gradients_are_errors() -> None:
+    class Clamps(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            with lt.no_grad():
+                self.weight.clamp_(-0.1, 0.1)
+            return super().forward(x)
+
+    model = fully_shard(Clamps(4, 4))
+    with pytest.raises(RuntimeError, match="weight was written while its rows were gathered"):
+        model(lt.ones(2, 4))
+    assert isinstance(model.weight, ShardedParameter)
+    other = fully_shard(nn.Linear(4, 4))
+    other.unshard()
+    with lt.no_grad():
+        other.weight.zero_()
+    with pytest.raises(RuntimeError, match="was written while"):
+        other.reshard()
+    assert isinstance(other.weight, ShardedParameter)
+    loss = other(lt.ones(2, 4)).square().sum()
+    with pytest.raises(NotImplementedError, match="create_graph=True"):
+        loss.backward(create_graph=True)
+
+
+@pytest.mark.usefixtures("world_of_two")
+def test_bytes_that_an_interrupt_left_booked_are_booked_once() -> None:
+    spec = lt.zeros(1000)._spec
+    before = lt.memory_allocated()
+    storage = UnshardedStorage(spec, lambda flat: None)
+    storage.book()
+    storage.book()
+    storage.filled()
+    assert lt.memory_allocated() == before + 4000
+    storage.release()
+    assert lt.memory_allocated() == before
+    storage.book()  # and interrupted before it is filled
+    assert storage.restore(0)
+    assert lt.memory_allocated() == before + 4000
+
+    def fails(flat: Any) -> None:
+        raise KeyboardInterrupt
+
+    broken = UnshardedStorage(spec, fails)
+    with pytest.raises(KeyboardInterrupt):
+        broken.restore(0)
+    assert lt.memory_allocated() == before + 4000
+    del storage, broken
+    assert lt.memory_allocated() == before
+
+
+@pytest.mark.usefixtures("world_of_two")
+def test_after_forward_the_graph_keeps_no_gathered_bytes_but_small_ones() -> None:
+    def held(reshard: bool | None) -> int:
+        before = lt.memory_stats()["by_role"]["communication"]
+        model = sharded(Net(), reshard_after_forward=reshard)
+        x, _ = tokens_of(0, 0)
+        loss = model(x).sum()
+        found = lt.memory_stats()["by_role"]["communication"] - before
+        del loss
+        return found
+
+    vectors = 4 * 3 * (3 * WIDTH + HIDDEN)  # of the blocks: norms and biases
+    table, few = 4 * 50 * WIDTH, 4 * WIDTH
+    weights = 4 * 3 * 2 * WIDTH * HIDDEN
+    assert held(True) == held(None) == vectors + table + few
+    assert held(False) == held(True) + weights

@@ -112,13 +112,11 @@ def async_save(
     _await_earlier(folder)
     part = snapshot(plan(flatten(own_state(state_dict)), group))
     limit = 1800.0 if group is None else group.channel.timeout.total_seconds()
-    if _imagined(group):
-        limit = 0.0  # nobody is waited for
     future = _under_way[folder] = Future()
     held = [part]
     del part
     threading.Thread(
-        target=_in_background, args=(folder, held, limit, future), daemon=False
+        target=_in_background, args=(folder, held, limit, _imagined(group), future), daemon=False
     ).start()
     return future
 
@@ -239,7 +237,9 @@ def _agree(group: ProcessGroup | None, work: Any) -> None:
             raise SerializationError(f"save: rank {rank} could not write its part: {message}")
 
 
-def _in_background(folder: str, held: list[Part], limit: float, future: Future[None]) -> None:
+def _in_background(
+    folder: str, held: list[Part], limit: float, alone: bool, future: Future[None]
+) -> None:
     part = held.pop()
     index, rank = part.checkpoint, part.rank
     try:
@@ -249,7 +249,7 @@ def _in_background(folder: str, held: list[Part], limit: float, future: Future[N
             _tell_failure(folder, index, rank, error)
             raise
         part = part._replace(tensors={}, objects={})  # the copies go
-        if not limit:
+        if alone:  # the other ranks are imagined: nobody is waited for
             pass
         elif rank == 0:
             _await_files(folder, index, limit)
