@@ -78,3 +78,19 @@ def test_a_reduction_that_waits_for_workspace_names_who_is_missing() -> None:
     found = outcomes(2, rank_of, timeout=timedelta(seconds=1.5))
     assert isinstance(found[0], Failed)
     assert "rank 0 waited 1.5 s for rank 1" in found[0].message
+
+
+def test_the_reductions_of_a_pass_share_two_parts() -> None:
+    def rank_of(rank: int, size: int) -> int:
+        layers = [lt.nn.Linear(400, 400, bias=False) for _ in range(8)]
+        model = DistributedDataParallel(lt.nn.Sequential(*layers))
+        x = lt.randn(4, 400)
+        for _ in range(2):  # the first pass tells the order
+            model.zero_grad()
+            loss = model(x).sum()
+            lt.reset_peak_memory_stats()
+            loss.backward()
+        return lt.memory_stats()["peak_by_role"]["communication"]
+
+    # Of eight gradients of 400 x 400, two have half of one each under way.
+    assert results(2, rank_of) == [2 * 4 * 400 * 400 // 2] * 2
