@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...framework.attribution.scopes import enter, leave, recording
 from ...framework.device import device as as_device
 from ...framework.distributed.objects import all_gather_object
 from ...framework.distributed.process_group import ProcessGroup, resolve
@@ -62,7 +63,7 @@ class FSDPModule(Module):
             return super().__call__(*args, **kwargs)
         unsharded = Unsharded(unit)
         try:
-            unsharded.begin()
+            _gather(self, unsharded)
             out = super().__call__(*args, **kwargs)
             unsharded.require_unwritten()
             return out
@@ -73,7 +74,7 @@ class FSDPModule(Module):
         """Gather the parameters until ``reshard``; all ranks call it."""
         unit = unit_of(self)
         if unit.active is None:
-            Unsharded(unit).begin()
+            _gather(self, Unsharded(unit))
         return UnshardHandle() if async_op else None
 
     def reshard(self) -> None:
@@ -118,6 +119,16 @@ class FSDPModule(Module):
         raise AssertionError(
             "FSDP does not support deepcopy. Please use state dict for serialization."
         )
+
+
+def _gather(module: FSDPModule, unsharded: Unsharded) -> None:
+    # What is gathered belongs to the module, for a profiler.
+    entry = enter(module) if recording.on else None
+    try:
+        unsharded.begin()
+    finally:
+        if entry is not None:
+            leave(entry)
 
 
 def fully_shard(

@@ -25,7 +25,7 @@ from lowtide.distributed.fsdp import (
 from lowtide.framework.distributed.shards import rows_of
 from lowtide.framework.distributed.unsharded_storage import UnshardedStorage
 from lowtide.nn.parallel import DistributedDataParallel
-from lowtide.profiling import estimate
+from lowtide.profiling import MemoryProfiler, estimate
 from lowtide.utils.checkpoint import checkpoint
 
 from .ranks import results
@@ -609,3 +609,15 @@ def test_after_forward_the_graph_keeps_no_gathered_bytes_but_small_ones() -> Non
     weights = 4 * 3 * 2 * WIDTH * HIDDEN
     assert held(True) == held(None) == vectors + table + few
     assert held(False) == held(True) + weights
+
+
+@pytest.mark.usefixtures("world_of_two")
+def test_a_profiler_gives_gathered_bytes_to_the_module_that_gathers() -> None:
+    model = sharded(Net(), reshard_after_forward=False)
+    x, _ = tokens_of(0, 0)
+    with MemoryProfiler() as prof:
+        loss = model(x).sum()
+        held = prof.at_peak("module", role="communication")
+    block = 4 * (3 * WIDTH + HIDDEN + 2 * WIDTH * HIDDEN)
+    assert [held[f"blocks.{k}"] for k in range(3)] == [block] * 3
+    del loss
