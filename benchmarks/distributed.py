@@ -6,7 +6,7 @@
 Every case runs in processes of its own, and the cases take turns. The model is a small GPT
 (3.2 million parameters, 13 MB of gradients), trained by AdamW on 8 sequences of 128 characters: in
 one process with one thread and with two, in two processes with one thread and half of the
-sequences each. PyTorch is optional: without it its cases are left out.
+sequences each, by DistributedDataParallel and by fully_shard. PyTorch is optional: without it its cases are left out.
 """
 
 from __future__ import annotations
@@ -63,14 +63,19 @@ def model_of(T: Any) -> Any:
     return GPT()
 
 
-def train(T: Any, threads: int, rank: int, size: int) -> dict[str, float]:
+def train(T: Any, threads: int, rank: int, size: int, shards: bool = False) -> dict[str, float]:
     """Seconds of a step, the median, on this rank's part of the batch."""
     import numpy as np
 
     T.set_num_threads(threads)
     T.manual_seed(0)
     model = model_of(T)
-    if size > 1:
+    if shards:
+        fully_shard = import_module(f"{T.__name__}.distributed.fsdp").fully_shard
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+    elif size > 1:
         model = T.nn.parallel.DistributedDataParallel(model)
     optimizer = T.optim.AdamW(model.parameters(), lr=1e-3)
     draw = np.random.default_rng(rank)
@@ -86,6 +91,11 @@ def train(T: Any, threads: int, rank: int, size: int) -> dict[str, float]:
         loss.item()
         times.append(time.perf_counter() - begun)
     return {"step": statistics.median(times[2:])}
+
+
+def shard(T: Any, threads: int, rank: int, size: int) -> dict[str, float]:
+    """The same with parameters, gradients and optimizer state in parts."""
+    return train(T, threads, rank, size, shards=True)
 
 
 def reduce(T: Any, threads: int, rank: int, size: int) -> dict[str, float]:
@@ -104,13 +114,19 @@ def reduce(T: Any, threads: int, rank: int, size: int) -> dict[str, float]:
     return found
 
 
-WORK: dict[str, Callable[..., dict[str, float]]] = {"train": train, "reduce": reduce}
+WORK: dict[str, Callable[..., dict[str, float]]] = {
+    "train": train,
+    "shard": shard,
+    "reduce": reduce,
+}
 CASES = [  # (what, framework, backend, processes, threads of each)
     ("train", "lowtide", "", 1, 1),
     ("train", "lowtide", "", 1, 2),
     ("train", "lowtide", "gloo", 2, 1),
     ("train", "torch", "", 1, 2),
     ("train", "torch", "gloo", 2, 1),
+    ("shard", "lowtide", "gloo", 2, 1),
+    ("shard", "torch", "gloo", 2, 1),
     ("reduce", "lowtide", "gloo", 2, 1),
     ("reduce", "torch", "gloo", 2, 1),
 ]
@@ -173,7 +189,8 @@ def main() -> None:
         where = f"processes {processes}, threads {threads}"
         for key in rounds[0]:
             each = [r[key] for r in rounds]
-            label = "step" if what == "train" else f"all_reduce of {int(key) >> 10} KiB"
+            steps = {"train": "step", "shard": "step, fully_shard"}
+            label = steps[what] if what in steps else f"all_reduce of {int(key) >> 10} KiB"
             middle, least = statistics.median(each) * 1e3, min(each) * 1e3
             print(f"{framework:8} {where:24} {label:24} median {middle:8.3f} ms  least {least:.3f}")
 
