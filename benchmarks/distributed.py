@@ -6,7 +6,8 @@
 Every case runs in processes of its own, and the cases take turns. The model is a small GPT
 (3.2 million parameters, 13 MB of gradients), trained by AdamW on 8 sequences of 128 characters: in
 one process with one thread and with two, in two processes with one thread and half of the
-sequences each, by DistributedDataParallel and by fully_shard. PyTorch is optional: without it its cases are left out.
+sequences each, by DistributedDataParallel and by fully_shard. PyTorch is optional: without it its
+cases are left out.
 """
 
 from __future__ import annotations
