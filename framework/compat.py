@@ -6,10 +6,7 @@ in the precision of its inputs. So these are remembered and answered, and change
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-F = TypeVar("F")
+from typing import Any
 
 PRECISIONS = ("highest", "high", "medium")
 _state: dict[str, Any] = {"precision": "highest", "deterministic": False, "warn_only": False}
@@ -51,20 +48,3 @@ def is_deterministic_algorithms_warn_only_enabled() -> bool:
 def set_flush_denormal(mode: bool) -> bool:
     """Return False: flushing of denormal numbers is not supported."""
     return False
-
-
-def compile(model: F | None = None, **options: Any) -> F | Callable[[F], F]:
-    """Return ``model`` unchanged; nothing is compiled.
-
-    Args:
-        model: A module or function; without it, a decorator is returned.
-        **options: Those of ``torch.compile``, which change nothing.
-    """
-    if model is None:
-        return lambda f: f
-    if not callable(model):
-        raise TypeError(
-            f"compile: takes a module or a function; got {type(model).__name__}. Pass options "
-            "by name."
-        )
-    return model

@@ -80,3 +80,11 @@ class SerializationError(RuntimeError):
 
 class LinAlgError(RuntimeError):
     """A linear algebra computation has no result for a matrix, for example a singular one."""
+
+
+class CaptureError(RuntimeError):
+    """A call of a compiled function cannot be recorded, and ``fullgraph=True`` asks for it."""
+
+
+class CaptureWarning(UserWarning):
+    """A compiled function runs as it is written, and why."""

@@ -42,6 +42,7 @@ class State:
             (``autograd/remat/recorder.py``).
         dependence: Notes what the forward of a recorded ``autograd.Function`` computes from its
             inputs, or None (``autograd/dependence.py``).
+        capture: Records the call of a compiled function, or None (``capture/recorder.py``).
         notes_results: ``inference``, a recorder or ``dependence``: results need more than a node.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off: the
             executor's ``runner`` (``execution.py``).
@@ -50,6 +51,7 @@ class State:
     __slots__ = (
         "anomaly",
         "autocast",
+        "capture",
         "check_nan",
         "dependence",
         "function",
@@ -83,6 +85,7 @@ class State:
         self.running: Any = None
         self.recorder: Any = None
         self.dependence: Any = None
+        self.capture: Any = None
         self.notes_results = False
         self.run_kernel = execution.current.runner()
 
@@ -112,6 +115,32 @@ def run_kernel(f: Any, *args: Any) -> Any:
         if not is_reentrancy_error(error):
             raise
         return run_nested(f, *args)
+
+
+def value_read(what: str) -> None:
+    """Tell the recording of a compiled function that Python gets to know values of a tensor.
+
+    Whatever the program does next may depend on them, and a replay would not ask.
+    """
+    capture = local.state.capture
+    if capture is not None:
+        capture.read(what)
+
+
+def live_call(method: F) -> F:
+    """Declare a method that replays of compiled functions call anew, such as an optimizer's step.
+
+    Its class names in ``_captured_live`` the attributes that recorded kernel calls depend on.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        capture = local.state.capture
+        if capture is None:
+            return method(self, *args, **kwargs)
+        return capture.live(method, self, args, kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 def state_of_thread() -> State:

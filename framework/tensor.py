@@ -17,7 +17,7 @@ from .devices import backend
 from .dtypes import dtype
 from .memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY
 from .memory_format import contiguous_format, layout, memory_format, strided
-from .modes import is_inference_mode_enabled, local
+from .modes import is_inference_mode_enabled, local, value_read
 from .spec import Size, Spec
 
 _new = object.__new__
@@ -130,6 +130,7 @@ class Tensor:
         recorder = local.state.recorder
         if recorder is not None:  # whoever has the array may write what no region sees
             recorder.became_writable(self._storage)
+        value_read("array")
         return self._array
 
     def size(self, dim: int | None = None) -> Any:

@@ -96,6 +96,8 @@ from lowtide.framework.checkpointing.budget import memory_budget as memory_budge
 from lowtide.framework.checkpointing.regions import checkpoint as checkpoint
 
 # Errors
+from lowtide.framework.errors import CaptureError as CaptureError
+from lowtide.framework.errors import CaptureWarning as CaptureWarning
 from lowtide.framework.errors import CheckpointError as CheckpointError
 from lowtide.framework.errors import GradientError as GradientError
 from lowtide.framework.errors import InfeasibleBudget as InfeasibleBudget
@@ -121,7 +123,7 @@ from lowtide.framework.serialization import save as save
 from lowtide.framework.compat import (
     are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
 )
-from lowtide.framework.compat import compile as compile
+from lowtide.framework.capture.compiling import compile as compile
 from lowtide.framework.compat import get_float32_matmul_precision as get_float32_matmul_precision
 from lowtide.framework.compat import (
     is_deterministic_algorithms_warn_only_enabled as is_deterministic_algorithms_warn_only_enabled,

@@ -17,7 +17,7 @@ from typing import Any
 from ..framework.dtypes import int64
 from ..framework.interrupts import defer_interrupts
 from ..framework.kernels.formula.update import update
-from ..framework.modes import no_grad
+from ..framework.modes import live_call, no_grad
 from ..framework.ops.creation.fill import zeros
 from ..framework.tensor import Tensor
 from ..framework.updates import planned_update
@@ -52,6 +52,7 @@ class AveragedModel(Module):
     """
 
     n_averaged: Tensor
+    _captured_live: tuple[str, ...] = ()  # replays of compiled functions update it anew
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class AveragedModel(Module):
         """Run the averaged model."""
         return self.module(*args, **kwargs)
 
+    @live_call
     def update_parameters(self, model: Module) -> None:
         """Update the average with the present parameters of ``model``.
 

@@ -16,7 +16,7 @@ from ..framework.distributed.collectives import ReduceOp
 from ..framework.distributed.shards import shard_of
 from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
-from ..framework.modes import no_grad, run_kernel
+from ..framework.modes import live_call, no_grad, run_kernel
 from ..framework.ops.creation.fill import zeros
 from ..framework.ops.views.tiled import reserve, tiles
 from ..framework.ops.views.view_as_real import view_as_real
@@ -54,6 +54,8 @@ class GradScaler:
     Source:
         Micikevicius et al. 2018, section 3.2; the schedule is PyTorch's.
     """
+
+    _captured_live = ("_enabled", "_scale")  # what recorded kernel calls depend on
 
     def __init__(
         self,
@@ -110,6 +112,7 @@ class GradScaler:
             f"outputs must be a Tensor or an iterable of Tensors; got {type(outputs).__name__}."
         )
 
+    @live_call
     def unscale_(self, optimizer: Any) -> None:
         """Divide an optimizer's gradients by the scale; call it before clipping them.
 
@@ -159,6 +162,7 @@ class GradScaler:
                 self._found[id(optimizer)] = found
                 self._stages[id(optimizer)] = UNSCALED
 
+    @live_call
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Step an optimizer, unless its gradients hold an infinity or NaN.
 
@@ -210,6 +214,7 @@ class GradScaler:
             self._found.pop(id(optimizer), None)
             self._held.pop(id(optimizer), None)
 
+    @live_call
     def update(self, new_scale: Any = None) -> None:
         """Update the scale after the steps, or set it.
 

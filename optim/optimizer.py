@@ -48,6 +48,9 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(step)
     def call(*args: Any, **kwargs: Any) -> Any:
         self = args[0]
+        capture = local.state.capture
+        if capture is not None and not self.__dict__.get("_in_step"):
+            return capture.live(call, self, args[1:], kwargs)
         # super().step() of a subclass, whose hooks ran; or a wrapper that is an Optimizer by its
         # class alone, whose inner one has the hooks.
         if self.__dict__.get("_in_step") or "_hooks" not in self.__dict__:
@@ -130,6 +133,7 @@ class Optimizer:
     _places: dict[int, tuple[dict[str, Any], int]]
     _updated: set[int] | None = None  # ids of the parameters that backward updated since step()
     _opt_called: bool
+    _captured_live: tuple[str, ...] = ()  # replays of compiled functions call step() anew
     reads_whole = False  # an update of some rows depends on others: no shard can be stepped alone
     _takes_sparse = False  # whether prepare() takes sparse gradients
     _prepares = False  # whether the class defines prepare(), and no update() that would replace it

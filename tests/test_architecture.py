@@ -167,6 +167,7 @@ LAYERS = """
     framework/vmap/custom_function framework/vmap/transform framework/amp framework/interop
     framework/distributions framework/updates framework/checkpointing framework/distributed
     framework/data
+    framework/capture
     framework/serialization framework/distributed/objects framework/distributed/checkpoint
     framework/testing framework/codegen
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log

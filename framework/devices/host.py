@@ -30,6 +30,7 @@ from ..memory.machine import LEAST_STEP, Guard, NoRoomError, machine
 from ..memory.pages import PAGE
 from ..memory.pool import NO_CAP, Pool
 from ..memory.short_traceback import shorten
+from ..modes import local, value_read
 from ..storage import ExternalStorage, Storage
 
 if TYPE_CHECKING:
@@ -198,14 +199,19 @@ class HostBackend:
                     saturated_copy(out, array)
                 else:
                     np.copyto(out, array, casting="unsafe")
+        capture = local.state.capture
+        if capture is not None:
+            capture.filled_from_python(storage)
         return storage, out
 
     def to_host(self, array: Any) -> Any:
         """Return the NumPy array without a copy."""
+        value_read("its array")
         return array
 
     def item(self, array: Any) -> Any:
         """Return the only element of an array as a Python scalar."""
+        value_read("item")
         return array.item()
 
     def copy(self, out: Any, array: Any) -> None:

@@ -18,7 +18,7 @@ from ..devices import backend
 from ..devices.storage_copy import copied_array, role_of_copy
 from ..dtypes import BY_NAME
 from ..memory.ledger import ROLE_NUMBER
-from ..modes import local
+from ..modes import local, value_read
 from ..spec import Spec
 from ..tensor import Tensor, install_method, instance, wrap
 from .einops import register_backend
@@ -56,6 +56,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     recorder = local.state.recorder
     if recorder is not None:  # whoever has the array may write what no region sees
         recorder.became_writable(self._storage)
+    value_read("numpy")
     return self._array.view()  # an object of its own: reshaping it in place must not reach us
 
 

@@ -193,16 +193,24 @@ def _scratch_of(
 
 
 def execute(  # noqa: C901 - every op that needs more than a plain call goes through here
-    plan: Plan, arrays: list[Any], targets: Any
+    plan: Plan, arrays: list[Any], targets: Any, take: Any = None
 ) -> list[Tensor]:
-    """Run a kernel with everything it may need: conversions, scratch, several results."""
+    """Run a kernel with everything it may need: conversions, scratch, several results.
+
+    Args:
+        plan: Of the call.
+        arrays: Its arrays and numbers.
+        targets: (storage, array) of each result, to write there; None to allocate them.
+        take: ``take(spec, WORKSPACE)`` returns (storage, array) of workspace; None allocates it.
+    """
     be, op = plan.backend, plan.op
+    take = be.empty if take is None else take
     held = []  # workspace, given back when this function ends
     arrays = list(arrays)
     if plan.casts is not None:
         for i, spec in enumerate(plan.casts):
             if spec is not None:
-                storage, array = be.empty(spec, WORKSPACE)
+                storage, array = take(spec, WORKSPACE)
                 held.append(storage)
                 if be.xp is not None:
                     be.copy(array, arrays[i])
@@ -211,22 +219,22 @@ def execute(  # noqa: C901 - every op that needs more than a plain call goes thr
         for i, array in enumerate(arrays):
             if hasattr(array, "shape") and not plan.layout(array):
                 spec = plan.specs[i] if plan.casts is None else plan.casts[i] or plan.specs[i]
-                storage, fresh = be.empty(spec, WORKSPACE)
+                storage, fresh = take(spec, WORKSPACE)
                 held.append(storage)
                 if be.xp is not None:
                     be.copy(fresh, array)
                 arrays[i] = fresh
     if op.adopt:
-        return _adopt(plan, arrays)
+        return _adopt(plan, arrays, targets)
     outs = targets or [be.empty(spec) for spec in plan.results]
     buffers = [array for _, array in outs]
     if plan.compute is not None:
         for i, spec in enumerate(plan.compute):
             if spec is not None:
-                storage, buffers[i] = be.empty(spec, WORKSPACE)
+                storage, buffers[i] = take(spec, WORKSPACE)
                 held.append(storage)
     for spec in plan.scratch:
-        storage, array = be.empty(spec, WORKSPACE)
+        storage, array = take(spec, WORKSPACE)
         held.append(storage)
         buffers.append(array)
     if plan.run is not None:
@@ -238,7 +246,7 @@ def execute(  # noqa: C901 - every op that needs more than a plain call goes thr
     return [wrap(a, s, st) for (st, a), s in zip(outs, plan.results, strict=True)]
 
 
-def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
+def _adopt(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
     # A library allocated the result: its bytes move to the pool, where the ledger sees them.
     be = plan.backend
     if plan.run is None:
@@ -247,7 +255,8 @@ def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
                 f"{plan.op.display_name} on meta: the shape of its result depends on values, "
                 "and meta has none. Run it on cpu or cuda."
             )
-        return [wrap(a, s, st) for s in plan.results for st, a in [be.empty(s)]]
+        outs = targets or [be.empty(spec) for spec in plan.results]
+        return [wrap(a, s, st) for s, (st, a) in zip(plan.results, outs, strict=True)]
     made = plan.run(*arrays)
     made = made if isinstance(made, tuple) else (made,)
     results = []
@@ -255,7 +264,7 @@ def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
         spec = (
             plan.results[k] if plan.results else Spec(array.shape, as_dtype(array.dtype), be.device)
         )
-        storage, out = be.empty(spec)
+        storage, out = targets[k] if targets else be.empty(spec)
         be.copy(out, array)
         results.append(wrap(out, spec, storage))
     return results

@@ -133,6 +133,9 @@ class Generator:
         return twin
 
     def _set(self, seed: int, offset: int) -> None:
+        capture = local.state.capture
+        if capture is not None:
+            capture.refuse("it sets the state of a random generator")
         with self._lock:
             self._seed, self._offset = seed, offset
 
@@ -210,7 +213,7 @@ def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
         generator = generator_of(d)
         if local.state.levels:
             return inside_vmap(n, generator.draw)  # type: ignore[no-any-return]
-        return generator.draw(n)
+        return _drawn(generator, n)
     if not isinstance(generator, Generator):
         raise TypeError(
             f"argument 'generator' must be a lowtide.Generator, not {type(generator).__name__}. "
@@ -223,7 +226,12 @@ def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
         )
     if local.state.levels:
         return inside_vmap(n, generator.draw)  # type: ignore[no-any-return]
-    return generator.draw(n)
+    return _drawn(generator, n)
+
+
+def _drawn(generator: Generator, n: int) -> Rng:
+    capture = local.state.capture
+    return generator.draw(n) if capture is None else capture.draw(generator, n)  # type: ignore[no-any-return]
 
 
 def manual_seed(seed: int) -> Generator:

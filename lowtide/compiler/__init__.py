@@ -1,29 +1,25 @@
-"""What code asks of PyTorch's compiler; lowtide runs everything as it is written."""
+"""Compiled functions: ``compile``, ``disable``, ``explain``; other names of PyTorch's compiler."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Any
 
-from lowtide.framework.compat import compile as compile
-
-
-def disable(fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
-    """Return the function, or a decorator that does."""
-    return fn if fn is not None else lambda f: f
-
-
-def is_compiling() -> bool:
-    """False: nothing is compiled."""
-    return False
+from lowtide.framework.capture.compiling import compile as compile
+from lowtide.framework.capture.compiling import disable as disable
+from lowtide.framework.capture.compiling import explain as explain
+from lowtide.framework.capture.compiling import is_compiling as is_compiling
+from lowtide.framework.capture.compiling import reset as reset
 
 
 def is_dynamo_compiling() -> bool:
-    """False: nothing is compiled."""
+    """True while the call of a compiled function is recorded."""
+    return is_compiling()
+
+
+def is_exporting() -> bool:
+    """False: nothing is exported."""
     return False
-
-
-is_exporting = is_dynamo_compiling
 
 
 def allow_in_graph(fn: Any) -> Any:
@@ -41,16 +37,12 @@ def substitute_in_graph(original_fn: Any, **options: Any) -> Any:
     return lambda fn: fn
 
 
-def reset() -> None:
-    """Do nothing: nothing is compiled."""
-
-
 def cudagraph_mark_step_begin() -> None:
-    """Do nothing: nothing is compiled."""
+    """Do nothing: results of a replay have memory of their own."""
 
 
 def list_backends(exclude_tags: Any = ()) -> list[str]:
-    """Return no names: there is no compiler."""
+    """Return no names: there is one way to replay."""
     return []
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...framework.interrupts import defer_interrupts
+from ...framework.modes import live_call
 from ...framework.tensor import Tensor
 from ..optimizer import Optimizer, number
 
@@ -45,9 +46,15 @@ class LRScheduler:
 
     _get_lr_called_within_step = False
     _is_initial = False
+    _captured_live: tuple[str, ...] = ()  # replays of compiled functions call step() anew
     _last_lr: list[float]
     _for_new_groups: Mapping[str, Any] = MappingProxyType({})
     """Options that were given as one value, which holds for groups added later; no state."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.step = live_call(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         check_optimizer(optimizer)
@@ -81,6 +88,7 @@ class LRScheduler:
         """Return the rate of each group that the last step set."""
         return self._last_lr
 
+    @live_call
     def step(self, epoch: int | None = None) -> None:
         """Advance by one step; call it after ``optimizer.step()``.
 

@@ -13,7 +13,7 @@ import numpy as np
 from ... import execution
 from ...dtypes import FLOAT, float32, int64
 from ...kernels.common.strided_ufuncs import negate
-from ...modes import no_grad
+from ...modes import no_grad, value_read
 from ...random import philox
 from ...random.generator import draw
 from ...random.philox import Rng
@@ -143,6 +143,7 @@ def _(g, input_spec):
 def _check_probabilities(p: Tensor) -> None:
     # On the host the values are at hand; elsewhere looking would wait for the device.
     if p.device.type == "cpu" and p.numel() and execution.current.knows(p):
+        value_read("the range of probabilities")
         low, high = float(p._array.min()), float(p._array.max())
         if not (low >= 0 and high <= 1):
             raise RuntimeError(

@@ -1,0 +1,123 @@
+"""``compile`` and what ``lowtide.compiler`` offers: PyTorch's names.
+
+A compiled function is recorded and replayed (``compiled.py``). No code is generated, so
+``backend``, ``mode``, ``dynamic`` and ``options`` change nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..modes import local
+from .compiled import CompiledFunction
+
+_compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "inductor",
+    mode: str | None = None,
+    options: Any = None,
+    disable: bool = False,
+) -> Any:
+    """Return a function that is recorded at its second call and replayed afterwards.
+
+    Compile a whole training step: ``zero_grad``, forward, backward, clipping and the optimizer's
+    step. A replay runs the recorded kernel calls on new inputs and gives the same bits; Python code
+    of the function does not run again, but for the steps of optimizers, schedulers and scalers. It
+    happens only if what the recording depended on is unchanged. A call that cannot be recorded runs
+    as it is written, and a warning says why.
+
+    Args:
+        model: A function; without it, a decorator is returned. A module is returned as it is.
+        fullgraph: Raise :class:`~lowtide.errors.CaptureError` where a call cannot be recorded.
+        dynamic: Accepted; each combination of shapes has a recording of its own.
+        backend: Accepted; there is one.
+        mode: Accepted.
+        options: Accepted.
+        disable: Return ``model`` as it is.
+
+    Raises:
+        TypeError: ``model`` cannot be called.
+
+    Example:
+        >>> import lowtide as lt
+        >>> @lt.compile
+        ... def double(x):
+        ...     return x + x
+        >>> [double(lt.tensor(float(k))).item() for k in range(4)]
+        [0.0, 2.0, 4.0, 6.0]
+    """
+    if model is None:
+        return functools.partial(compile, fullgraph=fullgraph, disable=disable)
+    if not callable(model):
+        raise TypeError(
+            f"compile: takes a module or a function; got {type(model).__name__}. Pass options "
+            "by name."
+        )
+    if disable or isinstance(model, CompiledFunction | type):
+        return model
+    if hasattr(model, "_modules"):
+        return model
+    return compiled_function(model, fullgraph)
+
+
+def compiled_function(function: Callable[..., Any], fullgraph: bool = False) -> CompiledFunction:
+    """Return a compiled function that ``reset`` knows."""
+    compiled = CompiledFunction(function, fullgraph)
+    _compiled.add(compiled)
+    return compiled
+
+
+def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+    """Keep a function out of recordings: a call that comes by it runs as it is written."""
+    if fn is None:
+        return lambda f: disable(f, recursive)
+    if not callable(fn) or isinstance(fn, type):
+        return fn
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        capture = local.state.capture
+        if capture is not None:
+            name = getattr(fn, "__name__", type(fn).__name__)
+            capture.refuse(f"it calls {name}, which compiler.disable keeps out")
+        return fn(*args, **kwargs)
+
+    return call
+
+
+def is_compiling() -> bool:
+    """True while the call of a compiled function is recorded."""
+    return local.state.capture is not None
+
+
+def reset() -> None:
+    """Forget all recordings."""
+    for function in list(_compiled):
+        function.forget()
+
+
+def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
+    """Call a function as ``compile`` would, and say what was recorded, and what was not and why.
+
+    Args:
+        fn: A function, or one that is compiled.
+        *args: What it is called with, twice.
+        **kwargs: Likewise.
+
+    Returns:
+        A text: kernel calls, bytes, live calls; or the reason and the line.
+    """
+    compiled = fn if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
+    compiled.quiet = True
+    for _ in range(2):
+        compiled(*args, **kwargs)
+    return compiled.explain()

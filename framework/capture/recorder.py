@@ -1,0 +1,557 @@
+"""Recording of a call while it runs as ever.
+
+All that writes values runs through ``State.run_kernel``. For the call, a :class:`Recorder` takes
+its place: it runs each kernel and notes it. An array belongs to a value by the address of its
+storage, and the ledger tells which storages the call makes. The recorder holds no array, so what
+depends on who holds one (gradients that a leaf takes over, memory that is used again) happens as
+it would without it.
+
+What cannot be repeated ends the recording with a reason, and the call goes on: values that Python
+reads, kernels that keep an array, values that no kernel wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import is_
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..attribution.frames import user_line
+from ..autograd.node import OpNode
+from ..device import device
+from ..devices import backend
+from ..devices.host import HostBackend
+from ..dtypes import dtype
+from ..interop.pytree import tree_flatten
+from ..memory.events import attach, detach
+from ..modes import local
+from ..ops.plan import Plan, execute
+from ..random.philox import Rng
+from ..spec import Spec
+from ..storage import Storage
+from ..tensor import Tensor
+from .guards import Guards, state_of_live
+from .program import (
+    ARENA,
+    CONSTANT,
+    FRESH,
+    OUTSIDE,
+    Draw,
+    DrawNumber,
+    Effects,
+    EmptyArray,
+    Given,
+    LiveCall,
+    Place,
+    Result,
+    Row,
+    StepProgram,
+    Value,
+)
+
+CPU = device("cpu")
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type, slice, np.generic, np.dtype,
+          types.ModuleType, type(Ellipsis), dtype, Spec)  # fmt: skip
+_MOST_CONSTANT = 1 << 20  # bytes made from Python's numbers in one call
+
+
+class Recorder:
+    """Records one call.
+
+    Args:
+        arguments: The tensors that the call is given.
+        guards: What the walk has found (``guards.py``).
+
+    Attributes:
+        program: The recording.
+        reason: Why there is none; None as long as all went well.
+        line: The line of the program's code where it ended.
+    """
+
+    def __init__(self, arguments: Sequence[Tensor], guards: Guards) -> None:
+        found = guards.tensors
+        self.program = StepProgram()
+        self.reason: str | None = None
+        self.line: str | None = None
+        self._state = local.state
+        self._thread = threading.get_ident()
+        self._ledger = backend(CPU).ledger
+        self._runner = self._state.run_kernel
+        self._in_kernel = False
+        self._live = False
+        self._row = 0
+        self._draws: list[Any] = []  # kept: a start is known by its identity
+        self._born: dict[int, Value] = {}  # living storages of the call, by address
+        self._outside: dict[int, Value] = {}  # by the id of the storage, or of the array's owner
+        self._tensors = [*arguments, *found]
+        self.program.argument_count = len(arguments)
+        self.program.tensors = [None] * len(arguments) + list(found)
+        self._leaves = [
+            k for k, t in enumerate(self._tensors)
+            if k >= len(arguments) and t._requires_grad and t._node is None
+        ]  # fmt: skip
+        self._known: dict[int, tuple[int, bool]] = {}  # id of an owner -> (tensor, of its gradient)
+        self._starts: dict[tuple[int, bool], int] = {}  # address of each tensor's first element
+        for k, t in enumerate(self._tensors):
+            self._know(k, t, False)
+        for k in self._leaves:
+            if (g := self._tensors[k]._grad) is not None:
+                self._know(k, g, True)
+        self._gradients = {k: self._gradient_owner(k) for k in self._leaves}
+        self._old_gradients = dict(self._gradients)
+        self._versions = [t._storage.version for t in self._tensors]
+        self._guards = guards
+        self._live_states = [state_of_live(o) for o in guards.live]
+
+    # Begin and end
+
+    def __enter__(self) -> Recorder:
+        attach(self._ledger, self._event)
+        self._state.run_kernel = self._run
+        self._state.capture = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._state.run_kernel = self._runner
+        self._state.capture = None
+        detach(self._ledger, self._event)
+
+    def refuse(self, reason: str) -> None:
+        """End the recording: the call cannot be replayed."""
+        if self.reason is None and not self._live:
+            self.reason = reason
+            self.line = user_line()
+
+    def read(self, what: str) -> None:
+        """Note that Python reads a tensor's value."""
+        self.refuse(f"Python reads a tensor's value ({what})")
+
+    # What the framework tells it
+
+    def _event(self, event: str, name: str, nbytes: int, role: int, address: int, old: int) -> None:
+        if not nbytes:  # it lies nowhere, under the address of something else
+            return
+        if event == "free":
+            self._born.pop(address, None)
+        elif event == "alloc" and threading.get_ident() == self._thread:
+            if not self._live:
+                value = Value(len(self.program.values), nbytes, ARENA, role)
+                self.program.values.append(value)
+                self._born[address] = value
+        elif event == "role" and address in self._born:
+            self._born[address].role = role
+
+    def filled_from_python(self, storage: Any) -> None:
+        """Note that a storage was filled with Python's or NumPy's numbers, by no kernel."""
+        if not self._live and (value := self._born.get(storage.address)) is not None:
+            value.kind = CONSTANT
+
+    def draw(self, generator: Any, words: int) -> Any:
+        """Draw from a generator, and note it."""
+        start = generator.draw(words)
+        if not self._live and self.reason is None:
+            self._draws.append(start)
+            self.program.entries.append(Draw(generator, words))
+            self._row += 1
+        return start
+
+    def live(
+        self, method: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call that each replay makes anew, and note it."""
+        if self._live or self.reason is not None:
+            return method(owner, *args, **kwargs)
+        leaves, _ = tree_flatten((args, kwargs))
+        if not all(isinstance(x, _PLAIN) or self._guards.reaches(x) for x in leaves):
+            name = f"{type(owner).__name__}.{method.__name__}"
+            self.refuse(f"{name} is given what may be another object at its next call")
+            return method(owner, *args, **kwargs)
+        self._check_live()
+        self._note_effects()
+        self.program.entries.append(LiveCall(method, owner, args, kwargs))
+        self._row += 1
+        state = self._state
+        self._live, state.run_kernel, state.capture = True, self._runner, None
+        try:
+            result = method(owner, *args, **kwargs)
+        finally:
+            self._live, state.run_kernel, state.capture = False, self._run, self
+        self._versions = [t._storage.version for t in self._tensors]
+        self._gradients = {k: self._gradient_owner(k) for k in self._leaves}
+        self._live_states = [state_of_live(o) for o in self._guards.live]
+        if result is not None:
+            self.refuse(f"{type(owner).__name__}.{method.__name__} returns a value")
+        return result
+
+    def _check_live(self) -> None:
+        for owner, state in zip(self._guards.live, self._live_states, strict=True):
+            now = state_of_live(owner)
+            if len(now) != len(state) or not all(map(is_, now, state)):
+                self.refuse(f"it changes a {type(owner).__name__} beside the calls that do")
+
+    def _run(self, f: Callable[..., Any], *args: Any) -> Any:
+        if self._in_kernel or self.reason is not None:
+            return self._runner(f, *args)
+        row = self._noted(f, args)
+        taken: list[Any] = []
+        self._in_kernel = True
+        try:
+            if f is execute:
+                result = self._runner(execute, *args, partial(self._take, args[0].backend, taken))
+            else:
+                result = self._runner(f, *args)
+        finally:
+            self._in_kernel = False
+        if row is not None and f is execute:
+            self._row -= 1  # what follows is of the row that is noted already
+            row.arguments[2] = [self._workspace(spec, nbytes) for spec, nbytes in taken]
+            if args[2] is None:
+                self._note_results(row, args[0], result)
+            self._row += 1
+        return result
+
+    def _take(self, be: Any, taken: list[Any], spec: Spec, role: int) -> Any:
+        taken.append((spec, spec.nbytes))
+        return be.empty(spec, role)
+
+    def _workspace(self, spec: Spec, nbytes: int) -> Any:
+        # Workspace of a row, which its kernel finds in the arena.
+        if not nbytes:
+            return EmptyArray(spec.shape, spec.np_dtype)
+        row = self._row
+        value = Value(len(self.program.values), nbytes, ARENA, 0, row, row, written=True)
+        self.program.values.append(value)
+        strides = _contiguous_strides(spec)
+        return Place(value.number, 0, spec.shape, spec.np_dtype, strides)
+
+    # Rows
+
+    def _noted(self, f: Callable[..., Any], args: tuple[Any, ...]) -> Row | None:
+        kept = _keeps_array(f)
+        if kept is not None:
+            self.refuse(f"a kernel keeps {kept}")
+            return None
+        if f is execute:
+            plan, arrays, targets = args
+            row = Row(partial(_executed, plan), [self._read_all(arrays), None, []], [])
+            if targets is not None:
+                row.arguments[1] = [[None, self._write(a, row)] for _, a in targets]
+        else:
+            first = next((k for k, a in enumerate(args) if isinstance(a, np.ndarray)), -1)
+            arguments = self._read_all(args, but=first)
+            row = Row(f, arguments, [])
+            if first >= 0:
+                arguments[first] = self._write(args[first], row)
+        if self.reason is not None:
+            return None
+        self.program.entries.append(row)
+        self._row += 1
+        return row
+
+    def _note_results(self, row: Row, plan: Plan, results: list[Tensor]) -> None:
+        if plan.op.adopt and not plan.results:
+            self.refuse(f"the shape of {plan.op.display_name}'s result depends on values")
+        row.arguments[1] = [[None, self._write(t._array, row)] for t in results]
+
+    def _read_all(self, args: Sequence[Any], but: int = -1) -> list[Any]:
+        return [a if k == but else self._read(a) for k, a in enumerate(args)]
+
+    def _read(self, a: Any) -> Any:
+        if isinstance(a, np.ndarray):
+            return self._place(a, False)
+        if type(a) is Rng:
+            for k, start in enumerate(self._draws):
+                if start is a:
+                    return DrawNumber(k)
+            self.refuse("a kernel takes random numbers that were not drawn in this call")
+            return a
+        if isinstance(a, _PLAIN):
+            return a
+        if isinstance(a, list | tuple):
+            found = [self._read(x) for x in a]
+            if isinstance(a, tuple) and any(isinstance(x, Place | DrawNumber) for x in found):
+                self.refuse("a kernel takes a tuple of arrays")
+            return found if isinstance(a, list) else a
+        if callable(a) or _is_ours(type(a)):
+            kept = _keeps_array(a)
+            if kept is not None:
+                self.refuse(f"a kernel takes {kept}")
+            return a
+        self.refuse(f"a kernel takes a {type(a).__name__}")
+        return a
+
+    def _write(self, array: np.ndarray, row: Row) -> Any:
+        place = self._place(array, True)
+        if isinstance(place, Place):
+            row.written.append(place.value)
+        return place
+
+    def _place(self, array: np.ndarray, writes: bool) -> Any:
+        if not array.size:
+            return EmptyArray(array.shape, array.dtype)
+        owner = owner_of(array)
+        start = _address(array)
+        value = self._value(owner)
+        if value is None:
+            value = self._outside_value(owner)
+        elif value.kind == CONSTANT and value.contents is None:
+            if value.nbytes > _MOST_CONSTANT:
+                self.refuse(f"the call makes {value.nbytes} bytes from Python's numbers")
+            value.contents = owner.view(np.ndarray).copy()
+        elif not (writes or value.written or value.kind == CONSTANT):
+            self.refuse("a value is read that no kernel has written")
+        offset = start - self._start(value, owner)
+        if value.first < 0:
+            value.first = self._row
+        value.last = self._row
+        if writes:
+            value.written = True
+            value.changed = value.kind == CONSTANT
+        return Place(value.number, offset, array.shape, array.dtype, array.strides)
+
+    def _value(self, owner: Any) -> Value | None:
+        return self._born.get(owner.address) if isinstance(owner, Storage) else None
+
+    def _outside_value(self, owner: Any) -> Value:
+        found = self._outside.get(id(owner))
+        if found is None:
+            found = Value(len(self.program.values), owner.nbytes, OUTSIDE, written=True)
+            self.program.values.append(found)
+            self._outside[id(owner)] = found
+            known = self._known.get(id(owner))
+            if known is None:
+                self.refuse("a kernel reads a tensor that is no argument, and that no module, "
+                            "variable or list names")  # fmt: skip
+            else:
+                found.tensor, found.is_gradient = known
+        return found
+
+    def _start(self, value: Value, owner: Any) -> int:
+        # The address from which offsets count: of an outside value, of its tensor's first element.
+        if value.kind != OUTSIDE:
+            return owner.address  # type: ignore[no-any-return]
+        return self._starts.get((value.tensor, value.is_gradient), 0)
+
+    def _know(self, number: int, t: Tensor, is_gradient: bool) -> None:
+        if isinstance(t._array, np.ndarray):
+            self._known.setdefault(id(owner_of(t._array)), (number, is_gradient))
+            self._starts[number, is_gradient] = _address(t._array) if t._array.size else 0
+
+    # What Python sees
+
+    def _gradient_owner(self, leaf: int) -> Any:
+        g = self._tensors[leaf]._grad
+        if g is None:
+            return None
+        if not isinstance(g._array, np.ndarray):
+            self.refuse("a gradient is sparse, or on another device")
+            return None
+        if not g._array.size:
+            return ("empty", id(g))
+        owner = owner_of(g._array)
+        value = self._value(owner)
+        return ("old", id(owner)) if value is None else ("new", value.number)
+
+    def _note_effects(self) -> None:
+        now = {k: self._gradient_owner(k) for k in self._leaves}
+        gradients: list[tuple[int, Place | None]] = []
+        for k, owner in now.items():
+            if owner == self._gradients[k]:
+                continue
+            g = self._tensors[k]._grad
+            if g is None:
+                gradients.append((k, None))
+                continue
+            value = self._value(owner_of(g._array))
+            if value is not None:
+                value.kind = FRESH
+            elif g._array.size:
+                self.refuse("a gradient is a tensor that was there before the call")
+                return
+            gradients.append((k, self._place_of_result(g)))
+        versions = [
+            (k, t._storage.version - before)
+            for k, (t, before) in enumerate(zip(self._tensors, self._versions, strict=True))
+            if t._storage.version != before and self._first_with(k) == k
+        ]
+        self._gradients = now
+        self._versions = [t._storage.version for t in self._tensors]
+        if gradients or versions:
+            self.program.entries.append(Effects(gradients, versions))
+            self._row += 1
+
+    def _first_with(self, number: int) -> int:
+        # The first tensor of the same storage: its version is counted once.
+        storage = self._tensors[number]._storage
+        return next(k for k, t in enumerate(self._tensors) if t._storage is storage)
+
+    def _place_of_result(self, t: Tensor) -> Any:
+        if not t._array.size:
+            return EmptyArray(t._array.shape, t._array.dtype)
+        value = self._value(owner_of(t._array))
+        assert value is not None
+        value.last = self._row
+        array = t._array
+        offset = _address(array) - owner_of(array).address
+        return Place(value.number, offset, array.shape, array.dtype, array.strides)
+
+    def finish(self, result: Any) -> StepProgram | None:
+        """Return the program of the call that has returned ``result``; None with ``reason``."""
+        if self.reason is None:
+            self._check_live()
+            self._note_effects()
+        if self.reason is None:
+            self._note_returned(result)
+        if self.reason is None:
+            self._note_escapes()
+        if self.reason is None:
+            self._drop_old_gradients()
+        return self.program if self.reason is None else None
+
+    def _note_returned(self, result: Any) -> None:
+        leaves, self.program.structure = tree_flatten(result)
+        for x in leaves:
+            if not isinstance(x, Tensor):
+                if not isinstance(x, _PLAIN):
+                    self.refuse(f"it returns a {type(x).__name__}")
+                self.program.results.append(x)
+                continue
+            known = next((k for k, t in enumerate(self._tensors) if t is x), None)
+            if known is not None:
+                self.program.results.append(Given(known))
+                continue
+            if type(x) is not Tensor or not isinstance(x._array, np.ndarray):
+                self.refuse(f"it returns a {type(x).__name__} that is no plain tensor of the CPU")
+                return
+            if x._requires_grad and (x._node is None or not _is_freed(x._node)):
+                self.refuse("it returns a tensor that requires grad, whose backward runs outside")
+                return
+            if x._array.size and self._value(owner_of(x._array)) is None:
+                self.refuse("it returns a view of a tensor that was there before")
+                return
+            if x._array.size:
+                value = self._value(owner_of(x._array))
+                assert value is not None
+                if not value.written and value.kind != CONSTANT:
+                    self.refuse("it returns a tensor that no kernel has written")
+                    return
+                if value.kind == CONSTANT and value.contents is None:
+                    value.contents = owner_of(x._array).view(np.ndarray).copy()
+                value.changed |= value.kind == CONSTANT
+                value.kind = FRESH
+            name = x._node.name() if x._requires_grad else ""
+            self.program.results.append(
+                Result(self._place_of_result(x), x._spec, x._requires_grad, name)
+            )
+
+    def _note_escapes(self) -> None:
+        for value in self._born.values():
+            if value.kind != FRESH:
+                self.refuse(
+                    f"a tensor of {value.nbytes} bytes that the call makes is kept somewhere else "
+                    "than in its result"
+                )
+                return
+
+    def _drop_old_gradients(self) -> None:
+        for k in self._leaves:
+            old = self._old_gradients[k]
+            read = any(v.tensor == k and v.is_gradient for v in self.program.values)
+            if old is not None and self._gradients[k] != old and not read:
+                self.program.dropped.append(k)
+
+
+def _executed(plan: Plan, arrays: list[Any], targets: Any, workspace: list[Any]) -> None:
+    # `execute` with its workspace at hand, in the order in which it asks for it.
+    given = iter(workspace)
+    execute(plan, arrays, targets, lambda spec, role: (None, next(given)))
+
+
+def owner_of(array: np.ndarray) -> Any:
+    """Return the storage of an array, or the array that owns its memory."""
+    while not isinstance(array, Storage):
+        base = array.base
+        if not isinstance(base, np.ndarray):
+            base = getattr(base, "base", None)  # what as_strided puts between
+            if not isinstance(base, np.ndarray):
+                return array
+        array = base
+    return array
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _is_ours(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    return str(getattr(module, "__file__", None) or "").startswith(_PACKAGE)
+
+
+def _keeps_array(f: Any, depth: int = 0) -> str | None:
+    # What a function holds beside its arguments that may be other bytes at its next call.
+    if isinstance(f, np.ndarray):
+        return "a tensor's array" if isinstance(owner_of(f), Storage) else None
+    if isinstance(f, Tensor):
+        return "a tensor"
+    if depth > 6 or isinstance(f, _PLAIN):
+        return None
+    parts: list[Any] = []
+    if isinstance(f, partial):
+        parts = [f.func, *f.args, *f.keywords.values()]
+    elif isinstance(f, types.FunctionType):
+        parts = [c.cell_contents for c in f.__closure__ or () if _is_filled(c)]
+    elif isinstance(f, types.MethodType):
+        if not isinstance(f.__self__, HostBackend | Plan):
+            return f"an object, a {type(f.__self__).__name__}"
+    elif isinstance(f, list | tuple):
+        parts = list(f)
+    elif isinstance(f, dict):
+        parts = list(f.values())
+    return next((k for k in (_keeps_array(p, depth + 1) for p in parts) if k), None)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - reading it is the question
+    except ValueError:
+        return False
+    return True
+
+
+def _is_freed(node: Any) -> bool:
+    # Whether a backward pass has gone through the graph behind a node, and freed what it saved.
+    seen = {node}
+    waiting = [node]
+    freed = False
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, OpNode):
+            if node.rules.releases_saved:
+                if node.handles is not None:
+                    return False
+                freed = True
+        elif getattr(node, "_handles", None):  # of an autograd.Function
+            return False
+        for target, _ in node.edges:
+            if target._is_node and target not in seen:
+                seen.add(target)
+                waiting.append(target)
+    return freed
+
+
+def _contiguous_strides(spec: Spec) -> tuple[int, ...]:
+    found = []
+    step = spec.dtype.itemsize
+    for n in reversed(spec.shape):
+        found.append(step)
+        step *= n
+    return tuple(reversed(found))
