@@ -216,6 +216,7 @@ class Recorder:
             if args[2] is None:
                 self._note_results(row, args[0], result)
             self._row += 1
+            _shorten(row, args[0], len(taken))
         return result
 
     def _take(self, be: Any, taken: list[Any], spec: Spec, role: int) -> Any:
@@ -467,6 +468,15 @@ class Recorder:
             read = any(v.tensor == k and v.is_gradient for v in self.program.values)
             if old is not None and self._gradients[k] != old and not read:
                 self.program.dropped.append(k)
+
+
+def _shorten(row: Row, plan: Plan, taken: int) -> None:
+    # The kernel's own call, where `execute` has nothing to convert.
+    converts = plan.casts is not None or plan.compute is not None or plan.op.adopt
+    if not converts and taken == len(plan.scratch):  # else some input was copied: another layout
+        arrays, targets, workspace = row.arguments
+        row.function = plan.run
+        row.arguments = [*[array for _, array in targets], *workspace, *arrays]
 
 
 def _executed(plan: Plan, arrays: list[Any], targets: Any, workspace: list[Any]) -> None:

@@ -76,24 +76,45 @@ class Replay:
         self._arena_at = -1
         self._borrowed: list[tuple[list[Any], int]] = []  # sites that hold others' arrays
         self._fresh: dict[int, Any] = {}  # storages of a running call
+        gradients = {
+            place.value
+            for e in program.entries
+            if isinstance(e, Effects)
+            for _, place in e.gradients
+            if isinstance(place, Place)
+        }
+        self._births = {
+            v.number: (
+                Spec((v.nbytes,), uint8, self._be.device),
+                GRADIENT if v.number in gradients else TEMPORARY,
+            )
+            for v in program.values
+            if v.kind == FRESH
+        }
         self._constants: list[Any] = []
         self._arguments: Sequence[Tensor] = ()
         self._segments: list[Any] = []
         self._build()
+        outside = [v for v in program.values if v.kind == OUTSIDE]
+        for value in outside:
+            if not self._moves(value):
+                self._bind_outside(value)
+        self._moving = [v for v in outside if self._moves(v)]
 
     def __call__(self, arguments: Sequence[Tensor]) -> Any:
         """Run the program on these tensors; return what the function would."""
         program = self.program
         storage = None
-        if self.arena_bytes:
-            storage, _ = self._be.empty(self._arena, TEMPORARY)
-            if storage.offset != self._arena_at:
-                self._move_arena(storage.offset)
         self._arguments = arguments
         try:
-            self._bind_outside()
             for leaf in program.dropped:
                 program.tensors[leaf]._grad = None
+            if self.arena_bytes:
+                storage, _ = self._be.empty(self._arena, TEMPORARY)
+                if storage.offset != self._arena_at:
+                    self._move_arena(storage.offset)
+            for value in self._moving:
+                self._bind_outside(value)
             for segment in self._segments:
                 segment()
             results = self._results()
@@ -228,19 +249,23 @@ class Replay:
             self._bind(number, at + offset)
         self._arena_at = at
 
-    def _bind_outside(self) -> None:
-        base = self._be.ledger.base
-        for value in self.program.values:
-            if value.kind != OUTSIDE:
-                continue
-            t = self._tensor(value.tensor)
-            array = t._grad._array if value.is_gradient else t._array
-            storage = (t._grad if value.is_gradient else t)._storage.root
-            if isinstance(storage, Storage):
-                address = int(array.__array_interface__["data"][0])
-                self._bind(value.number, address - base)
-            else:
-                self._borrow(value, array)
+    def _moves(self, value: Value) -> bool:
+        # Whether it lies elsewhere at each call: an argument, a gradient, memory of others.
+        if value.is_gradient or value.tensor < self.program.argument_count:
+            return True
+        return not isinstance(self._tensor(value.tensor)._storage.root, Storage)
+
+    def _bind_outside(self, value: Value) -> None:
+        t = self._tensor(value.tensor)
+        if value.is_gradient:
+            t = t._grad
+            t._storage.version += 1  # it is added to
+        array = t._array
+        if isinstance(t._storage.root, Storage):
+            address = int(array.__array_interface__["data"][0])
+            self._bind(value.number, address - self._be.ledger.base)
+        else:
+            self._borrow(value, array)
 
     def _borrow(self, value: Value, array: np.ndarray) -> None:
         # Memory that is not the pool's: arrays over it are made for the call, and go after it.
@@ -260,9 +285,8 @@ class Replay:
     # What happens in the order of the rows
 
     def _bear(self, number: int) -> None:
-        value = self.program.values[number]
-        spec = Spec((value.nbytes,), uint8, self._be.device)
-        storage, _ = self._be.empty(spec, value.role)
+        spec, role = self._births[number]
+        storage, _ = self._be.empty(spec, role)
         self._fresh[number] = storage
         self._bind(number, storage.offset)
 
@@ -274,13 +298,11 @@ class Replay:
             if place is None:
                 t._grad = None
                 continue
-            g = self._made(place, t._spec)
-            g._storage.set_role(GRADIENT)
-            t._grad = g
+            t._grad = self._made(place, t._spec)
 
     def _made(self, place: Any, spec: Any) -> Tensor:
         if isinstance(place, EmptyArray):
-            storage, array = self._be.empty(spec, TEMPORARY)
+            storage, array = self._be.empty(spec, TEMPORARY)  # no bytes
             return wrap(array, spec, storage)
         storage = self._fresh[place.value]
         return wrap(
