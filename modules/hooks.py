@@ -28,11 +28,13 @@ class CallHooks:
     """The hooks of one module's calls by kind, in the order in which they run."""
 
     __slots__ = (
-        "always", "backward", "backward_pre", "forward", "forward_pre", "region", "with_kwargs",
+        "always", "backward", "backward_pre", "compiled", "forward", "forward_pre", "region",
+        "with_kwargs",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.region: checkpointing | None = None  # in which forward runs
+        self.compiled: Any = None  # what records and replays calls (compiled.py)
         self.forward_pre: OrderedDict[int, Hook] = OrderedDict()
         self.forward: OrderedDict[int, Hook] = OrderedDict()
         self.backward_pre: OrderedDict[int, Hook] = OrderedDict()
@@ -42,7 +44,12 @@ class CallHooks:
 
     def __bool__(self) -> bool:
         hooks = self.forward_pre or self.forward or self.backward_pre or self.backward
-        return bool(hooks) or self.region is not None
+        return bool(hooks) or self.region is not None or self.compiled is not None
+
+    def functions(self) -> list[Hook]:
+        """Return all hooks."""
+        kinds = (self.forward_pre, self.forward, self.backward_pre, self.backward)
+        return [hook for kind in kinds for hook in kind.values()]
 
 
 EVERYWHERE = CallHooks()  # the hooks of every module
@@ -269,6 +276,19 @@ def _insert(
 
 
 def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module that has hooks, or is compiled."""
+    own = module._call_hooks
+    if own is not None and own.compiled is not None:
+        return own.compiled(*args, **kwargs)
+    return run_hooked(module, *args, **kwargs)
+
+
+def compile_calls(module: Module, compiled: Any) -> None:
+    """Let ``compiled`` run the calls of a module."""
+    _own(module).compiled = compiled
+
+
+def run_hooked(module: Module, *args: Any, **kwargs: Any) -> Any:
     """Call ``forward`` with the hooks of this module and those of every module."""
     own = module._call_hooks
     assert own is not None

@@ -12,15 +12,17 @@ so here, because models override it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from ..framework.attribution.scopes import enter, recording
+from ..framework.capture.compiling import compiled_function
 from ..framework.memory.short_traceback import shorten
 from ..framework.modes import local
 from ..framework.serialization.own_classes import restores_whole
 from ..framework.tensor import Tensor
 from .conversion import ConversionMixin
-from .hooks import HooksMixin, call_hooked
+from .hooks import HooksMixin, call_hooked, compile_calls, run_hooked
 from .hooks import register_module_forward_hook as register_module_forward_hook
 from .hooks import register_module_forward_pre_hook as register_module_forward_pre_hook
 from .hooks import register_module_full_backward_hook as register_module_full_backward_hook
@@ -399,8 +401,16 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
             grad.requires_grad_(False)
             grad.zero_()
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing; accepted for compatibility with PyTorch."""
+    def compile(self, *args: Any, fullgraph: bool = False, **kwargs: Any) -> None:
+        """Let calls of this module be recorded and replayed from now on.
+
+        Args:
+            *args: Accepted: options of ``compile`` that change nothing.
+            fullgraph: Raise where a call cannot be recorded.
+            **kwargs: As ``args``.
+        """
+        function = partial(run_hooked, self)
+        compile_calls(self, compiled_function(function, fullgraph))
 
     def share_memory(self: T) -> T:
         """Do nothing; accepted for compatibility with PyTorch."""

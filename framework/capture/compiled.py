@@ -27,11 +27,13 @@ from ..dtypes import get_default_dtype
 from ..errors import CaptureError, CaptureWarning
 from ..interop.pytree import tree_flatten
 from ..modes import local
+from ..ops.autocast_policy import thread
 from ..storage import Storage
 from ..tensor import Tensor
 from .guards import Guards
 from .program import Value
 from .recorder import Recorder, owner_of
+from .recording_backward import RecordingBackward
 from .replay import Replay
 
 CPU = device("cpu")
@@ -55,7 +57,7 @@ class CompiledFunction:
     """
 
     def __init__(self, function: Callable[..., Any], fullgraph: bool = False) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
         self.function = function
         self.fullgraph = fullgraph
         self.replays = 0
@@ -85,7 +87,7 @@ class CompiledFunction:
             self._lock.release()
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = _Call(args, kwargs)
+        call = _Call(self.function, args, kwargs)
         if call.reason is not None:
             return self._as_written(call.reason, args, kwargs)
         kind = self._kinds.get(call.key)
@@ -100,7 +102,7 @@ class CompiledFunction:
             change = recording.changed(call)
             if change is None:
                 self.replays += 1
-                return recording.replay(call.tensors)
+                return recording.replay(call)
             if change.lasting:
                 kind.recordings.remove(recording)
             kind.last_change = change.name
@@ -121,11 +123,21 @@ class CompiledFunction:
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(_is_plain_gradient(g) for g in gradients if g is not None):
             recorder.refuse("a gradient is sparse, or not contiguous")
-        with recorder:
-            result = self.function(*args, **kwargs)
+        casts, thread.cache = thread.cache, {}  # weights that others converted are not in the call
+        try:
+            with recorder:
+                result = self.function(*args, **kwargs)
+                thread.cache = casts  # the recorder sees the call's own ones go
+        finally:
+            thread.cache = casts
         program = recorder.finish(result)
         changed = guards.changed()
-        if program is None:
+        if program is not None and recorder.outputs:
+            kind.waiting += 1
+            if kind.waiting > _ATTEMPTS:
+                recorder.refuse("its results require grad, and no backward follows")
+        sources = recorder.sources() if recorder.outputs and recorder.reason is None else []
+        if recorder.reason is not None:
             where = f" at {recorder.line}" if recorder.line else ""
             self._note_refusal(kind, f"{recorder.reason}{where}")
         elif not _same_randomness(before, _python_randomness()):
@@ -134,10 +146,20 @@ class CompiledFunction:
             kind.attempts += 1
             if kind.attempts >= _ATTEMPTS:
                 self._note_refusal(kind, f"it changes {changed.name} in each call")
+        elif recorder.outputs:
+            keep = functools.partial(self._keep, kind, guards, gradients)
+            RecordingBackward(recorder, sources, keep)
         else:
-            self.recordings += 1
-            kind.recordings.insert(0, _Recording(Replay(program), guards, gradients))
+            self._keep(kind, guards, gradients, Replay(program))
         return result
+
+    def _keep(self, kind: _Kind, guards: Guards, gradients: Any, replay: Any) -> None:
+        kind.waiting = 0
+        if isinstance(replay, str):
+            self._note_refusal(kind, replay)
+            return
+        self.recordings += 1
+        kind.recordings.insert(0, _Recording(replay, guards, gradients))
 
     def _refused(self, kind: _Kind, reason: str, args: Any, kwargs: Any) -> Any:
         self._note_refusal(kind, reason)
@@ -152,7 +174,7 @@ class CompiledFunction:
         self._note(reason)
 
     def _note(self, reason: str) -> None:
-        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        name = name_of(self.function)
         if self.fullgraph:
             raise CaptureError(f"compile: {name} cannot be recorded: {reason}.")
         if reason not in self.reasons:
@@ -175,12 +197,15 @@ class CompiledFunction:
 
     def explain(self) -> str:
         """Return what was recorded, and why other calls run as they are written."""
-        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        name = name_of(self.function)
         lines = [f"{name}: {self.recordings} recorded, {self.replays} replayed"]
         for kind in self._kinds.values():
             lines += [recording.replay.describe() for recording in kind.recordings]
         lines += [f"  not recorded: {reason}" for reason in self.reasons]
         return "\n".join(lines)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.function, self.fullgraph)  # a copy begins anew
 
     def __repr__(self) -> str:
         return f"<compiled {self.function!r}>"
@@ -193,13 +218,17 @@ class _Kind:
         self.recordings: list[_Recording] = []
         self.reason: str | None = None
         self.attempts = 0
+        self.waiting = 0  # recordings whose backward has not come
         self.last_change = "something"
 
 
 class _Call:
     # A call's tensors, the other arguments, and the key that both have to match.
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.again = functools.partial(function, *args, **kwargs)
         self.reason: str | None = None
         self.tensors: list[Tensor] = []
         self.others: list[Any] = []
@@ -216,15 +245,15 @@ class _Call:
             if type(x) is not Tensor or x._extra is not None or x._spec.device.type != "cpu":
                 self.reason = "an argument is no plain tensor of the CPU"
                 return
-            if x._requires_grad or x._node is not None or x._spec.runs is not None:
-                self.reason = "an argument requires grad, or is sparse"
+            if x._spec.runs is not None:
+                self.reason = "an argument is sparse"
                 return
             storage = x._storage.root
             if not (isinstance(storage, Storage) or array.flags.c_contiguous):
                 self.reason = "an argument is a NumPy array that is not contiguous"
                 return
             self.tensors.append(x)
-            key.append((x._spec, array.strides))
+            key.append((x._spec, array.strides, x._requires_grad))
         self.owners = [_memory(t) for t in self.tensors]
         if len(self.owners) > 1:
             key.append(self._aliasing())
@@ -344,7 +373,23 @@ def _may_replay() -> bool:
 def _modes() -> tuple[Any, ...]:
     state = local.state
     autocast = None if state.autocast is None else tuple(sorted(state.autocast.items()))
-    return state.grad, state.inference, autocast, get_default_dtype()
+    others = tuple(ask() for ask in _settings)
+    return state.grad, state.inference, autocast, get_default_dtype(), others
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a function; of a module's call, that of its class."""
+    if isinstance(function, functools.partial):
+        return type(function.args[0]).__name__ if function.args else name_of(function.func)
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+_settings: list[Callable[[], Any]] = []
+
+
+def depends_on(ask: Callable[[], Any]) -> None:
+    """Let recordings hold only while ``ask()`` returns the same: a setting of all modules."""
+    _settings.append(ask)
 
 
 def _python_randomness() -> tuple[Any, Any]:

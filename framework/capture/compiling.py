@@ -14,6 +14,7 @@ from typing import Any
 from ..modes import local
 from .compiled import CompiledFunction
 
+module_compilers: list[tuple[type, Callable[..., Any]]] = []  # modules/compiled.py
 _compiled: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
 
@@ -27,16 +28,17 @@ def compile(
     options: Any = None,
     disable: bool = False,
 ) -> Any:
-    """Return a function that is recorded at its second call and replayed afterwards.
+    """Return a function or module that is recorded at its second call and replayed afterwards.
 
     Compile a whole training step: ``zero_grad``, forward, backward, clipping and the optimizer's
-    step. A replay runs the recorded kernel calls on new inputs and gives the same bits; Python code
-    of the function does not run again, but for the steps of optimizers, schedulers and scalers. It
-    happens only if what the recording depended on is unchanged. A call that cannot be recorded runs
-    as it is written, and a warning says why.
+    step. Of a module, forward is replayed, and the backward of its results. A replay runs the
+    recorded kernel calls on new inputs and gives the same bits. Python code of the function does
+    not run again, but for the steps of optimizers, schedulers and scalers. A replay happens only if
+    what the recording depended on is unchanged. A call that cannot be recorded runs as it is
+    written, and a warning says why.
 
     Args:
-        model: A function; without it, a decorator is returned. A module is returned as it is.
+        model: A function or a module; without it, a decorator is returned.
         fullgraph: Raise :class:`~lowtide.errors.CaptureError` where a call cannot be recorded.
         dynamic: Accepted; each combination of shapes has a recording of its own.
         backend: Accepted; there is one.
@@ -64,8 +66,9 @@ def compile(
         )
     if disable or isinstance(model, CompiledFunction | type):
         return model
-    if hasattr(model, "_modules"):
-        return model
+    for kind, wrap in module_compilers:
+        if isinstance(model, kind):
+            return wrap(model, fullgraph)
     return compiled_function(model, fullgraph)
 
 

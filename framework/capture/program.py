@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-ARENA, CONSTANT, FRESH, OUTSIDE = "arena", "constant", "fresh", "outside"
+ARENA, CONSTANT, FRESH, OUTSIDE, GIVEN = "arena", "constant", "fresh", "outside", "given"
 
 
 class Place(NamedTuple):
@@ -53,6 +53,7 @@ class Value:
         nbytes: Bytes.
         kind: ``ARENA``: lives inside the call. ``CONSTANT``: was made from Python's numbers.
             ``FRESH``: outlives the call, as a result or a gradient. ``OUTSIDE``: was there before.
+            ``GIVEN``: a gradient that arrives at the call's backward.
         role: The role of its storage (``memory.ledger.ROLES``).
         first: The first row that uses it; -1 if none does.
         last: The last one.
@@ -60,7 +61,8 @@ class Value:
         changed: Rows write it after its contents were read (of a constant).
         contents: The bytes of a constant.
         tensor: Of a value from outside: the number of the tensor that holds it
-            (``StepProgram.tensors``), or of the leaf whose gradient it is.
+            (``StepProgram.tensors``), or of the leaf whose gradient it is. Of a given one: the
+            number of the output.
         is_gradient: Of a value from outside: it was a leaf's gradient.
     """
 
@@ -131,14 +133,17 @@ class Result:
     Attributes:
         place: Where it lies.
         spec: Its spec.
-        requires_grad: It came from a graph, which the call's backward has freed.
+        requires_grad: It came from a graph.
         node_name: The name of its node.
+        output: Its number among the outputs that the call's backward starts from; -1 if the call
+            has run that backward itself, and freed the graph.
     """
 
-    place: Place
+    place: Any
     spec: Any
     requires_grad: bool
     node_name: str
+    output: int = -1
 
 
 class Given(NamedTuple):
@@ -160,6 +165,9 @@ class StepProgram:
         results: The leaves of what the call returns: a :class:`Result`, a :class:`Given`, or a
             Python value.
         structure: The structure of what it returns.
+        backward_at: The first entry of the call's backward; None if it has none that runs later.
+        sources: Numbers of the tensors whose gradients that backward computes.
+        gradients: A place for each of them, or None where no gradient arrives.
     """
 
     entries: list[Row | Draw | LiveCall | Effects] = field(default_factory=list)
@@ -169,6 +177,9 @@ class StepProgram:
     dropped: list[int] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     structure: Any = None
+    backward_at: int | None = None
+    sources: list[int] = field(default_factory=list)
+    gradients: list[Any] = field(default_factory=list)
 
     @property
     def rows(self) -> list[Row]:

@@ -31,6 +31,7 @@ from ..devices.host import HostBackend
 from ..dtypes import dtype
 from ..interop.pytree import tree_flatten
 from ..memory.events import attach, detach
+from ..memory.ledger import SAVED
 from ..modes import local
 from ..ops.plan import Plan, execute
 from ..random.philox import Rng
@@ -42,6 +43,7 @@ from .program import (
     ARENA,
     CONSTANT,
     FRESH,
+    GIVEN,
     OUTSIDE,
     Draw,
     DrawNumber,
@@ -74,6 +76,7 @@ class Recorder:
         program: The recording.
         reason: Why there is none; None as long as all went well.
         line: The line of the program's code where it ended.
+        outputs: Results with a graph whose backward runs later: tensors on the real graph.
     """
 
     def __init__(self, arguments: Sequence[Tensor], guards: Guards) -> None:
@@ -98,6 +101,8 @@ class Recorder:
             k for k, t in enumerate(self._tensors)
             if k >= len(arguments) and t._requires_grad and t._node is None
         ]  # fmt: skip
+        self._given: dict[int, Value] = {}  # gradients that arrive, by the id of their owner
+        self.outputs: list[Tensor] = []
         self._known: dict[int, tuple[int, bool]] = {}  # id of an owner -> (tensor, of its gradient)
         self._starts: dict[tuple[int, bool], int] = {}  # address of each tensor's first element
         for k, t in enumerate(self._tensors):
@@ -124,7 +129,7 @@ class Recorder:
         self._state.capture = None
         detach(self._ledger, self._event)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> Any:
         """End the recording: the call cannot be replayed."""
         if self.reason is None and not self._live:
             self.reason = reason
@@ -300,9 +305,12 @@ class Recorder:
             return EmptyArray(array.shape, array.dtype)
         owner = owner_of(array)
         start = _address(array)
-        value = self._value(owner)
+        value = self._given.get(id(owner)) or self._value(owner)
         if value is None:
             value = self._outside_value(owner)
+            self._need_within(value, owner, array, start)
+        elif value.kind == GIVEN:
+            pass
         elif value.kind == CONSTANT and value.contents is None:
             if value.nbytes > _MOST_CONSTANT:
                 self.refuse(f"the call makes {value.nbytes} bytes from Python's numbers")
@@ -335,8 +343,21 @@ class Recorder:
                 found.tensor, found.is_gradient = known
         return found
 
+    def _need_within(self, value: Value, owner: Any, array: np.ndarray, start: int) -> None:
+        # Of memory that is not the pool's, only what the tensor itself shows can be made again.
+        if not isinstance(owner, Storage) and self.reason is None:
+            holder = self._tensors[value.tensor]._array
+            if (
+                not holder.flags.c_contiguous
+                or start < _address(holder)
+                or start + array.nbytes > _address(holder) + holder.nbytes
+            ):
+                self.refuse("it reads a NumPy array beside what its tensor shows")
+
     def _start(self, value: Value, owner: Any) -> int:
         # The address from which offsets count: of an outside value, of its tensor's first element.
+        if value.kind == GIVEN:
+            return self._given_at[value.tensor]
         if value.kind != OUTSIDE:
             return owner.address  # type: ignore[no-any-return]
         return self._starts.get((value.tensor, value.is_gradient), 0)
@@ -426,41 +447,110 @@ class Recorder:
                 self.program.results.append(x)
                 continue
             known = next((k for k, t in enumerate(self._tensors) if t is x), None)
-            if known is not None:
-                self.program.results.append(Given(known))
-                continue
-            if type(x) is not Tensor or not isinstance(x._array, np.ndarray):
-                self.refuse(f"it returns a {type(x).__name__} that is no plain tensor of the CPU")
+            self.program.results.append(self._made_result(x) if known is None else Given(known))
+            if self.reason is not None:
                 return
-            if x._requires_grad and (x._node is None or not _is_freed(x._node)):
-                self.refuse("it returns a tensor that requires grad, whose backward runs outside")
-                return
-            if x._array.size and self._value(owner_of(x._array)) is None:
-                self.refuse("it returns a view of a tensor that was there before")
-                return
-            if x._array.size:
-                value = self._value(owner_of(x._array))
-                assert value is not None
-                if not value.written and value.kind != CONSTANT:
-                    self.refuse("it returns a tensor that no kernel has written")
-                    return
-                if value.kind == CONSTANT and value.contents is None:
-                    value.contents = owner_of(x._array).view(np.ndarray).copy()
-                value.changed |= value.kind == CONSTANT
-                value.kind = FRESH
-            name = x._node.name() if x._requires_grad else ""
-            self.program.results.append(
-                Result(self._place_of_result(x), x._spec, x._requires_grad, name)
+
+    def _made_result(self, x: Tensor) -> Result | None:
+        if type(x) is not Tensor or not isinstance(x._array, np.ndarray):
+            return self.refuse(
+                f"it returns a {type(x).__name__} that is no dense tensor of the CPU"
             )
+        if x._array.size:
+            value = self._value(owner_of(x._array))
+            if value is None:
+                return self.refuse("it returns a view of a tensor that was there before")
+            if not value.written and value.kind != CONSTANT:
+                return self.refuse("it returns a tensor that no kernel has written")
+            if value.kind == CONSTANT and value.contents is None:
+                value.contents = owner_of(x._array).view(np.ndarray).copy()
+            value.changed |= value.kind == CONSTANT
+            value.kind = FRESH
+        output = -1
+        if x._requires_grad and (x._node is None or not _is_freed(x._node)):
+            if x._node is None:
+                return self.refuse("it returns a new leaf")
+            output = next((k for k, o in enumerate(self.outputs) if o is x), len(self.outputs))
+            if output == len(self.outputs):
+                self.outputs.append(x)
+        name = x._node.name() if x._requires_grad else ""
+        return Result(self._place_of_result(x), x._spec, x._requires_grad, name, output)
 
     def _note_escapes(self) -> None:
         for value in self._born.values():
-            if value.kind != FRESH:
+            saved = bool(self.outputs) and value.role == SAVED
+            if value.kind != FRESH and not saved:
                 self.refuse(
                     f"a tensor of {value.nbytes} bytes that the call makes is kept somewhere else "
                     "than in its result"
                 )
                 return
+
+    # Backward that runs later
+
+    def sources(self) -> list[Tensor]:
+        """Return the tensors whose gradients the backward of the outputs computes.
+
+        Or refuse: a hook on one of them would run twice.
+        """
+        found = [k for k, t in enumerate(self._tensors) if t._requires_grad]
+        for k in found:
+            t = self._tensors[k]
+            hooks = t._extra if t._node is None else t._node.extra
+            if hooks and any(isinstance(key, tuple) and key[0] == "tensor" for key in hooks):
+                self.refuse("a tensor whose gradient it computes has hooks")
+        self.program.sources = found
+        return [self._tensors[k] for k in found]
+
+    def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:
+        """Note that the backward of the outputs begins, from these gradients."""
+        self.program.backward_at = len(self.program.entries)
+        self._given_at = [
+            0 if g is None or not g._array.size else _address(g._array) for g in gradients
+        ]
+        for k, g in enumerate(gradients):
+            if g is None or not g._array.size:
+                continue
+            owner = owner_of(g._array)
+            value = Value(len(self.program.values), owner.nbytes, GIVEN, written=True, tensor=k)
+            self.program.values.append(value)
+            if id(owner) in self._given or id(owner) in self._known:
+                self.refuse("gradients that arrive share memory")
+            self._given[id(owner)] = value
+
+    def finish_backward(self, gradients: Sequence[Tensor | None]) -> StepProgram | None:
+        """Return the program whose backward has computed these; None with ``reason``."""
+        program = self.program
+        for g in gradients:
+            if g is None:
+                program.gradients.append(None)
+                continue
+            if type(g) is not Tensor or not isinstance(g._array, np.ndarray):
+                self.refuse("a gradient is sparse")
+                break
+            if not g._array.size:
+                program.gradients.append(EmptyArray(g._array.shape, g._array.dtype))
+                continue
+            owner = owner_of(g._array)
+            value = self._given.get(id(owner)) or self._value(owner)
+            if value is None or value.kind not in (ARENA, GIVEN, FRESH):
+                self.refuse("a gradient is a tensor that was there before")
+                break
+            if value.kind == ARENA and value.first < (program.backward_at or 0):
+                self.refuse("a gradient is a value that forward has saved")
+                break
+            value.kind = FRESH if value.kind == ARENA else value.kind
+            offset = _address(g._array) - self._start(value, owner)
+            array = g._array
+            program.gradients.append(
+                Place(value.number, offset, array.shape, array.dtype, array.strides)
+            )
+        tail = program.entries[program.backward_at :]
+        if any(not isinstance(e, Row) for e in tail):
+            self.refuse("its backward draws random numbers, or changes what Python sees")
+        if any(v.changed and v.last >= (program.backward_at or 0) for v in program.values):
+            self.refuse("its backward reads a tensor of Python's numbers that forward has changed")
+        return program if self.reason is None else None
 
     def _drop_old_gradients(self) -> None:
         for k in self._leaves:

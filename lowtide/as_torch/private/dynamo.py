@@ -13,19 +13,7 @@ from lowtide.compiler import is_dynamo_compiling as is_dynamo_compiling
 from lowtide.compiler import list_backends as list_backends
 from lowtide.compiler import reset as reset
 from lowtide.compiler import substitute_in_graph as substitute_in_graph
-
-
-class OptimizedModule:
-    """The class of compiled modules, of which there are none: ``isinstance`` says False.
-
-    Raises:
-        NotImplementedError: One is made; ``torch.compile`` returns the module as it is.
-    """
-
-    def __init__(self, mod: Any, dynamo_ctx: Any = None) -> None:
-        raise NotImplementedError(
-            "OptimizedModule: lowtide compiles no modules. torch.compile returns the module itself."
-        )
+from lowtide.modules.compiled import OptimizedModule as OptimizedModule
 
 
 def optimize(backend: Any = "inductor", **options: Any) -> Any:

@@ -1,0 +1,194 @@
+"""Arrays of a program's kernel calls, bound to memory.
+
+A site is a place in a list of arguments where an array of a value stands. Arrays over the pool's
+mapping keep no memory alive, and are made again only where an address has changed: in a loop that
+is never, for the pool gives the same blocks to the same requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..device import device
+from ..devices import backend
+from ..dtypes import uint8
+from ..interrupts import defer_interrupts
+from ..memory.ledger import BUFFER, TEMPORARY
+from ..spec import Spec
+from ..storage import Storage
+from ..tensor import Tensor, wrap
+from .program import OUTSIDE, DrawNumber, EmptyArray, Place, Row, StepProgram, Value
+
+CPU = device("cpu")
+_ndarray = np.ndarray
+Call = tuple[Callable[..., Any], list[Any]]
+
+
+class Binding:
+    """A program's rows with arguments whose arrays can be bound.
+
+    Args:
+        program: The recording.
+
+    Attributes:
+        program: The recording.
+        constants: Storages of values that were made from Python's numbers.
+    """
+
+    def __init__(self, program: StepProgram) -> None:
+        self.program = program
+        self.constants: list[Any] = []
+        self._be = backend(CPU)
+        self._sites: dict[int, list[tuple[list[Any], int, Place]]] = {}
+        self._draw_sites: dict[int, list[tuple[list[Any], int]]] = {}
+        self._bound: dict[int, int] = {}  # value -> offset in the mapping that its sites point to
+        self._borrowed: list[tuple[list[Any], int]] = []  # sites that hold others' arrays
+        self._storages: dict[int, Any] = {}  # of values that have storages of their own
+        self._arguments: Sequence[Tensor] = ()
+
+    # Building
+
+    def _bytes(self, nbytes: int) -> Spec:
+        return Spec((nbytes,), uint8, self._be.device)
+
+    def _prepare_constant(self, value: Value) -> Call | None:
+        # Take memory for a constant; return the call that fills it, if rows write over it.
+        storage, array = self._be.empty(self._bytes(value.nbytes), BUFFER)
+        array[...] = value.contents
+        self.constants.append(storage)
+        self._bound[value.number] = storage.offset
+        return self._filling(value) if value.changed else None
+
+    def _filling(self, value: Value) -> Call:
+        arguments: list[Any] = [None, value.contents]
+        everything = Place(value.number, 0, (value.nbytes,), np.dtype(np.uint8), (1,))
+        self._add_site(arguments, 0, everything)
+        return np.copyto, arguments
+
+    def _bound_row(self, row: Row) -> Call:
+        arguments = self._with_sites(row.arguments)
+        values = self.program.values
+        if any(values[n].kind == OUTSIDE for n in row.written):
+            return _whole, [row.function, arguments]
+        return row.function, arguments
+
+    def _with_sites(self, arguments: list[Any]) -> list[Any]:
+        found: list[Any] = []
+        for k, a in enumerate(arguments):
+            if isinstance(a, Place):
+                found.append(None)
+                self._add_site(found, k, a)
+            elif isinstance(a, EmptyArray):
+                found.append(np.empty(a.shape, a.dtype))
+            elif isinstance(a, DrawNumber):
+                found.append(None)
+                self._draw_sites.setdefault(a.number, []).append((found, k))
+            elif isinstance(a, list):
+                found.append(self._with_sites(a))
+            else:
+                found.append(a)
+        return found
+
+    def _add_site(self, where: list[Any], k: int, place: Place) -> None:
+        self._sites.setdefault(place.value, []).append((where, k, place))
+        at = self._bound.get(place.value)
+        if at is not None:
+            where[k] = self._array(place, at)
+
+    # Binding
+
+    def _array(self, place: Place, at: int) -> np.ndarray:
+        _, offset, shape, dtype, strides = place
+        return _ndarray(shape, dtype, self._be.arena, at + offset, strides)
+
+    def _bind(self, number: int, at: int) -> None:
+        # Let the sites of a value point to an offset of the pool's mapping.
+        if self._bound.get(number) == at:
+            return
+        self._bound.pop(number, None)  # an interrupt may come between two sites
+        for where, k, place in self._sites.get(number, ()):
+            where[k] = self._array(place, at)
+        self._bound[number] = at
+
+    def _bind_to(self, number: int, array: np.ndarray, storage: Any) -> None:
+        # Let them point to the memory of a tensor.
+        if isinstance(storage.root, Storage):
+            address = int(array.__array_interface__["data"][0])
+            self._bind(number, address - self._be.ledger.base)
+        else:
+            self._borrow(number, array)
+
+    def _borrow(self, number: int, array: np.ndarray) -> None:
+        # Memory that is not the pool's: arrays over it are made for the call, and go after it.
+        self._bound.pop(number, None)
+        for where, k, (_, offset, shape, dtype, strides) in self._sites.get(number, ()):
+            if offset == 0 and shape == array.shape and strides == array.strides:
+                where[k] = array if array.dtype == dtype else array.view(dtype)
+            else:
+                where[k] = _ndarray(shape, dtype, array, offset, strides)
+            self._borrowed.append((where, k))
+
+    def _give_back(self) -> None:
+        for where, k in self._borrowed:
+            where[k] = None
+        self._borrowed.clear()
+
+    def _moves(self, value: Value) -> bool:
+        # Whether an outside value lies elsewhere at each call: an argument, a gradient, memory of
+        # others.
+        if value.is_gradient or value.tensor < self.program.argument_count:
+            return True
+        return not isinstance(self.program.tensors[value.tensor]._storage.root, Storage)
+
+    def _bind_fixed(self) -> None:
+        for value in self.program.values:
+            if value.kind == OUTSIDE and not self._moves(value):
+                t = self.program.tensors[value.tensor]
+                self._bind_to(value.number, t._array, t._storage)
+
+    def _tensor(self, number: int) -> Any:
+        if number < self.program.argument_count:
+            return self._arguments[number]
+        return self.program.tensors[number]
+
+    # Values with storages of their own
+
+    def _bear(self, number: int, spec: Spec, role: int) -> None:
+        storage, _ = self._be.empty(spec, role)
+        self._storages[number] = storage
+        self._bind(number, storage.offset)
+
+    def _made(self, place: Any, spec: Any) -> Tensor:
+        # A tensor of a value with a storage of its own.
+        if isinstance(place, EmptyArray):
+            storage, array = self._be.empty(spec, TEMPORARY)  # of no bytes
+            return wrap(array, spec, storage)
+        storage = self._storages[place.value]
+        array = _ndarray(place.shape, place.dtype, storage, place.offset, place.strides)
+        return wrap(array, spec, storage)
+
+
+def values_of(arguments: list[Any]) -> list[int]:
+    """Return the numbers of the values whose arrays stand among arguments."""
+    found = []
+    for a in arguments:
+        if isinstance(a, Place):
+            found.append(a.value)
+        elif isinstance(a, list):
+            found += values_of(a)
+    return found
+
+
+def run_rows(rows: list[Call]) -> None:
+    """Make kernel calls, one after the other."""
+    for f, arguments in rows:
+        f(*arguments)
+
+
+def _whole(f: Callable[..., Any], arguments: list[Any]) -> None:
+    # A write to memory that was there before the call: Ctrl-C may not divide it.
+    with defer_interrupts():
+        f(*arguments)

@@ -1,0 +1,98 @@
+"""The recording of a backward that runs outside of the call.
+
+The results of a recorded forward get one node in the place of their graph. When backward comes to
+it, it runs the graph, recorded, from the gradients that have arrived: of all outputs or of some,
+in the layout that they have. So a program holds just the backward that the user's loop runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..autograd.engine import gradients_of
+from ..autograd.node import Node, attach, edge_to
+from ..devices import backend
+from ..modes import local
+from ..tensor import Tensor, wrap
+from .binding import CPU
+from .recorder import Recorder
+from .replay import freed
+from .split_replay import SplitReplay
+
+
+class RecordingBackward(Node):
+    """The node of the results of a call whose backward will be recorded.
+
+    Args:
+        recorder: Has recorded the call.
+        sources: The tensors whose gradients the backward computes.
+        keep: Called with the program, ready to run; or with a reason why there is none.
+    """
+
+    __slots__ = ("_keep", "_outputs", "_recorder", "_sources", "edge_specs", "output_count")
+
+    def __init__(
+        self, recorder: Recorder, sources: list[Tensor], keep: Callable[[Any], None]
+    ) -> None:
+        self.edges = [edge_to(t) for t in sources]
+        self.edge_specs = [t._spec for t in sources]
+        self.output_count = len(recorder.outputs)
+        self._recorder: Any = recorder
+        self._sources = sources
+        self._keep = keep
+        self._outputs: Any = []
+        for k, x in enumerate(recorder.outputs):
+            inner = wrap(x._array, x._spec, x._storage)
+            inner._node, inner._index, inner._requires_grad = x._node, x._index, True
+            self._outputs.append(inner)
+            x._viewed = None  # of a value inside, which nobody else sees
+            attach(x, self, k)
+        recorder.outputs.clear()
+        self._begin()
+
+    def name(self) -> str:
+        """Return the name of the first result's node."""
+        if self._outputs is None:
+            return "CompiledFunctionBackward"
+        return self._outputs[0]._node.name()  # type: ignore[no-any-return]
+
+    def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
+        """Run the graph behind the results, and record it if it is the whole of it.
+
+        Raises:
+            GradientError: It was freed.
+        """
+        if self._outputs is None:
+            raise freed(self.name())
+        outputs, recorder = self._outputs, self._recorder
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]
+        roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
+        options = (retain, create, True, False)
+        records = recorder is not None and not create
+        if not records or _is_watched():
+            found = gradients_of(roots, self._sources, arriving, *options)
+        else:
+            self._recorder = None
+            recorder.begin_backward(grads)
+            with recorder:
+                found = gradients_of(roots, self._sources, arriving, *options)
+            program = recorder.finish_backward(found)
+            if program is None:
+                self._keep(f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}")
+            else:
+                self._keep(SplitReplay(program, grads))
+        if not retain:
+            self._outputs = None
+        return found
+
+    def release(self) -> None:
+        """Free the graph behind the results."""
+        self._outputs = None
+
+
+def _is_watched() -> bool:
+    state, ledger = local.state, backend(CPU).ledger
+    return bool(
+        ledger.observers or ledger.budgets or state.recorder or state.anomaly or state.capture
+    )

@@ -1,0 +1,423 @@
+"""The replay of a call whose backward runs later, outside: a model's forward.
+
+What forward leaves for backward lives in storages of its own, held by the node of the results: so
+several calls may wait for their backward at once, and memory goes as soon as backward has used it.
+Small values share a block: one for what forward alone uses, one for what backward reads, one for
+backward alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..autograd.engine import gradients_of
+from ..autograd.node import Node, attach, edge_to
+from ..errors import GradientError
+from ..interop.pytree import tree_flatten, tree_unflatten
+from ..memory.ledger import SAVED, TEMPORARY
+from ..modes import enable_grad, run_kernel
+from ..tensor import Tensor, wrap
+from .arena import plan_offsets
+from .binding import Binding, Call, run_rows, values_of
+from .program import (
+    ARENA,
+    CONSTANT,
+    FRESH,
+    GIVEN,
+    OUTSIDE,
+    Draw,
+    Effects,
+    EmptyArray,
+    Given,
+    Result,
+    Row,
+    StepProgram,
+    Value,
+)
+from .replay import freed
+
+OWN = 1 << 16  # bytes from which a value has a storage of its own
+
+
+class ForwardPass:
+    """What a call has left for its backward.
+
+    Attributes:
+        call: The call: its tensors and other arguments.
+        storages: Storages that backward reads, by the number of their value.
+        block: The storage of the small ones.
+        starts: Where each of its draws started.
+        held: (array, storage, version) of each tensor from outside that backward reads, by value.
+        versions: The versions that these storages had.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.storages: dict[int, Any] = {}
+        self.block: Any = None
+        self.starts: list[Any] = []
+        self.held: dict[int, tuple[Any, Any, int]] = {}
+        self.versions: dict[int, int] = {}
+
+
+class SplitReplay(Binding):
+    """A program in two parts: forward, and a backward that a node runs later.
+
+    Args:
+        program: The recording.
+
+        gradients: Those that arrived when its backward was recorded.
+
+    Attributes:
+        specs: The spec of the gradient that arrives at each output.
+        strides: Its strides.
+        output_count: The number of outputs.
+    """
+
+    def __init__(self, program: StepProgram, gradients: Sequence[Tensor | None]) -> None:
+        super().__init__(program)
+        assert program.backward_at is not None
+        self._at = program.backward_at
+        self.specs = [None if g is None else g._spec for g in gradients]
+        self.strides = [None if g is None else g._array.strides for g in gradients]
+        self.output_count = len(gradients)
+        self._blocks = [_Block(self, self._small(part)) for part in range(3)]
+        self._own = {
+            v.number: v
+            for v in program.values
+            if v.kind == FRESH or (v.kind == ARENA and v.first >= 0 and v.nbytes >= OWN)
+        }
+        self._ends: dict[int, int] = {}  # the last row that uses each value
+        for k, entry in enumerate(program.entries):
+            if isinstance(entry, Row):
+                self._ends |= dict.fromkeys(values_of(entry.arguments), k)
+        self._kept = [
+            n for n, v in self._own.items() if v.first < self._at <= self._ends.get(n, -1)
+        ]  # fmt: skip
+        self._read_later = [
+            v
+            for v in program.values
+            if v.kind == OUTSIDE and self._ends.get(v.number, -1) >= self._at
+        ]  # fmt: skip
+        self._given = [v for v in program.values if v.kind == GIVEN]
+        self._pass: Any = None
+        self._forward: list[Call] = []
+        for value in program.values:
+            if value.kind == FRESH and value.contents is not None:
+                self._forward += [self._birth(value, TEMPORARY), self._filling(value)]
+            elif value.kind == CONSTANT and value.contents is not None:
+                filling = self._prepare_constant(value)
+                self._forward += [] if filling is None else [filling]
+        self._forward += self._rows(0, self._at)
+        self._later = self._rows(self._at, len(program.entries))
+        self._bind_fixed()
+        self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
+        self._writes = [
+            v.number for v in program.values
+            if v.kind == OUTSIDE and any(v.number in row.written for row in program.rows)
+        ]  # fmt: skip
+
+    # Building
+
+    def _small(self, part: int) -> list[Value]:
+        # Small values of forward alone, of both, of backward alone.
+        found = []
+        for v in self.program.values:
+            if v.kind == ARENA and v.first >= 0 and v.nbytes < OWN:
+                of = 2 if v.first >= self._at else int(v.last >= self._at)
+                if of == part:
+                    found.append(v)
+        return found
+
+    def _birth(self, value: Value, role: int) -> Call:
+        return self._bear, [value.number, self._bytes(value.nbytes), role]
+
+    def _rows(self, begin: int, end: int) -> list[Call]:
+        found: list[Call] = []
+        entries = self.program.entries
+        results = {r.place.value for r in self.program.results if isinstance(r, Result)
+                   and not isinstance(r.place, EmptyArray)}  # fmt: skip
+        gradients = {p.value for p in self.program.gradients if p is not None
+                     and not isinstance(p, EmptyArray)}  # fmt: skip
+        draws = 0
+        for k in range(begin, end):
+            entry = entries[k]
+            if isinstance(entry, Draw):
+                found.append((self._draw, [entry, draws]))
+                draws += 1
+            elif isinstance(entry, Effects):
+                found.append((self._apply, [entry]))
+            elif isinstance(entry, Row):
+                used = [n for n in dict.fromkeys(values_of(entry.arguments)) if n in self._own]
+                for n in used:
+                    value = self._own[n]
+                    if value.first == k and value.contents is None:
+                        saved = value.kind == ARENA and self._ends[n] >= self._at > k
+                        found.append(self._birth(value, SAVED if saved else TEMPORARY))
+                found.append(self._bound_row(entry))
+                stay = gradients if k >= self._at else gradients | results
+                gone = [n for n in used if self._ends[n] == k and n not in stay]
+                if gone:
+                    found.append((self._release, [gone]))
+        return found
+
+    # Forward
+
+    def __call__(self, call: Any) -> Any:
+        """Run forward on the tensors of a call; return what the function would."""
+        program = self.program
+        self._arguments = call.tensors
+        left = self._pass = ForwardPass(call)
+        self._storages = left.storages
+        block = None
+        try:
+            block = self._blocks[0].take(TEMPORARY)
+            left.block = self._blocks[1].take(SAVED)
+            for value in self._moving:
+                t = self._tensor(value.tensor)
+                self._bind_to(value.number, t._array, t._storage)
+            run_kernel(run_rows, self._forward)
+            for value in self._read_later:
+                t = self._tensor(value.tensor)
+                left.held[value.number] = (t._array, t._storage, t._storage.version)
+            results = self._results(left)
+            for number in list(left.storages):
+                if number not in self._kept:
+                    del left.storages[number]
+            left.versions = {n: left.storages[n].version for n in left.storages}
+        finally:
+            self._arguments = ()
+            self._pass = None
+            self._storages = {}
+            self._give_back()
+        del block
+        return tree_unflatten(results, program.structure)
+
+    def _results(self, left: ForwardPass) -> list[Any]:
+        node = ReplayedBackward(self, left, [self._tensor(k) for k in self.program.sources])
+        found = []
+        for r in self.program.results:
+            if isinstance(r, Given):
+                found.append(self._tensor(r.number))
+                continue
+            if not isinstance(r, Result):
+                found.append(r)
+                continue
+            t = self._made(r.place, r.spec)
+            if r.output >= 0:
+                attach(t, node, r.output)
+                node.display = r.node_name
+            found.append(t)
+        return found
+
+    def _draw(self, entry: Draw, number: int) -> None:
+        start = entry.generator.draw(entry.words)
+        self._pass.starts.append(start)
+        for where, k in self._draw_sites.get(number, ()):
+            where[k] = start
+
+    def _apply(self, effects: Effects) -> None:
+        for number, count in effects.versions:
+            self._tensor(number)._storage.version += count
+
+    def _release(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._storages.pop(number, None)
+
+    # Backward
+
+    def fits(self, gradients: Sequence[Tensor | None]) -> bool:
+        """True if the recorded backward holds for gradients of these layouts."""
+        for g, spec, strides in zip(gradients, self.specs, self.strides, strict=True):
+            if g is None or spec is None:
+                if g is not spec:
+                    return False
+            elif g._spec is not spec or g._array.strides != strides:
+                return False
+        roots = [g._storage.root for g in gradients if g is not None]
+        return len({id(r) for r in roots}) == len(roots)
+
+    def run_backward(
+        self, left: ForwardPass, gradients: Sequence[Any], retain: bool
+    ) -> list[Tensor | None]:
+        """Compute the gradients of the sources from what forward has left."""
+        self._storages = dict(left.storages) if retain else left.storages
+        block = None
+        try:
+            for number, (array, storage, _) in left.held.items():
+                self._bind_to(number, array, storage)
+            for number in left.storages:
+                self._bind(number, left.storages[number].offset)
+            for value in self._given:
+                g = gradients[value.tensor]
+                self._bind_to(value.number, g._array, g._storage)
+            for number, start in enumerate(left.starts):
+                for where, k in self._draw_sites.get(number, ()):
+                    where[k] = start
+            self._blocks[1].bind(left.block)
+            block = self._blocks[2].take(TEMPORARY)
+            run_kernel(run_rows, self._later)
+            found: list[Tensor | None] = []
+            for source, place in zip(self.program.sources, self.program.gradients, strict=True):
+                spec = self._spec_of(left, source)
+                if place is None:
+                    found.append(None)
+                elif not isinstance(place, EmptyArray) and place.value not in self._storages:
+                    g = gradients[self.program.values[place.value].tensor]
+                    found.append(_view_of(g, place, spec))
+                else:
+                    found.append(self._made(place, spec))
+            return found
+        finally:
+            self._storages = {}
+            self._give_back()
+            del block
+
+    def _spec_of(self, left: ForwardPass, source: int) -> Any:
+        if source < self.program.argument_count:
+            return left.call.tensors[source]._spec
+        return self.program.tensors[source]._spec
+
+    def writes_outside(self) -> bool:
+        """True if the call writes to memory that was there before."""
+        return bool(self._writes)
+
+    def describe(self) -> str:
+        """Return what it consists of, in a few lines."""
+        rows = self.program.rows
+        forward = [e for e in self.program.entries[: self._at] if isinstance(e, Row)]
+        kept = sum(self._own[n].nbytes for n in self._kept) + self._blocks[1].nbytes
+        return (
+            f"  {len(forward)} kernel calls forward, {len(rows) - len(forward)} backward; "
+            f"{kept} bytes kept for backward"
+        )
+
+
+class _Block:
+    # Small values that share a storage.
+
+    def __init__(self, owner: SplitReplay, values: list[Value]) -> None:
+        self.owner = owner
+        lifetimes = [(v.nbytes, v.first, v.last) for v in values]
+        offsets, self.nbytes, _ = plan_offsets(lifetimes)
+        self.offsets = {v.number: offset for v, offset in zip(values, offsets, strict=True)}
+        self.spec = owner._bytes(self.nbytes)
+        self.at = -1
+
+    def take(self, role: int) -> Any:
+        # A storage, with the values bound to it; None if there are no values.
+        if not self.nbytes:
+            return None
+        storage, _ = self.owner._be.empty(self.spec, role)
+        self.bind(storage)
+        return storage
+
+    def bind(self, storage: Any) -> None:
+        if storage is None or storage.offset == self.at:
+            return
+        self.at = -1
+        for number, offset in self.offsets.items():
+            self.owner._bind(number, storage.offset + offset)
+        self.at = storage.offset
+
+
+class ReplayedBackward(Node):
+    """The node of a replayed call's results.
+
+    Attributes:
+        display: The name of the node that the recorded call had.
+    """
+
+    __slots__ = ("_left", "_replay", "display", "edge_specs", "output_count")
+
+    def __init__(self, replay: SplitReplay, left: ForwardPass, sources: list[Tensor]) -> None:
+        self.edges = [edge_to(t) for t in sources]
+        self.edge_specs = [t._spec for t in sources]
+        self.output_count = replay.output_count
+        self.display = "CompiledFunctionBackward"
+        self._replay: Any = replay
+        self._left: Any = left
+        self._begin()
+
+    def name(self) -> str:
+        """Return the name of the node that the recorded call had."""
+        return self.display
+
+    def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
+        """Replay the backward.
+
+        Raises:
+            GradientError: It was freed, or a tensor that it reads was written in place since.
+            RuntimeError: Second derivatives are asked for.
+        """
+        left, replay = self._left, self._replay
+        if left is None:
+            raise freed(self.display)
+        if create:
+            raise RuntimeError(
+                "compile: the backward of a compiled function cannot be differentiated "
+                "(create_graph=True). Call the function as it is written: compile(f, disable=True)."
+            )
+        _need_unwritten(left, self.display)
+        if not replay.fits(grads):
+            return self._as_written(grads)
+        found = replay.run_backward(left, grads, retain)
+        if not retain:
+            self._left = None
+        return found
+
+    def _as_written(self, grads: Any) -> Any:
+        # Gradients of another layout, or of some outputs only: by the function itself.
+        left, replay = self._left, self._replay
+        if replay.writes_outside():
+            raise RuntimeError(
+                "compile: backward got other gradients than when the function was recorded (of "
+                "another layout, or not of all outputs), and the function cannot be called again, "
+                "for it writes to tensors that are there before, such as running averages. Call "
+                "it as it is written: compile(f, disable=True)."
+            )
+        generators = [e.generator for e in replay.program.entries if isinstance(e, Draw)]
+        now = [(g, g._seed, g._offset) for g in generators]
+        try:
+            for g, start in zip(reversed(generators), reversed(left.starts), strict=True):
+                g._seed, g._offset = start
+            with enable_grad():
+                result = left.call.again()
+        finally:
+            for g, seed, offset in now:
+                g._seed, g._offset = seed, offset
+        leaves, _ = tree_flatten(result)
+        outputs = {r.output: x for r, x in zip(replay.program.results, leaves, strict=True)
+                   if isinstance(r, Result) and r.output >= 0}  # fmt: skip
+        pairs = [(outputs[k], g) for k, g in enumerate(grads) if g is not None]
+        sources = [
+            left.call.tensors[k] if k < replay.program.argument_count else replay.program.tensors[k]
+            for k in replay.program.sources
+        ]
+        roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
+        return gradients_of(roots, sources, arriving, False, False, True, False)
+
+    def release(self) -> None:
+        """Free what forward has left."""
+        self._left = None
+
+
+def _need_unwritten(left: ForwardPass, name: str) -> None:
+    results = any(left.storages[n].version != version for n, version in left.versions.items())
+    if results or any(storage.version != version for _, storage, version in left.held.values()):
+        raise GradientError(
+            f"A tensor kept by {name}, of a compiled function, has been modified by an inplace "
+            "operation after it was kept. Use the out-of-place op, or clone before changing it."
+        )
+
+
+def _view_of(g: Tensor, place: Any, spec: Any) -> Tensor:
+    # A gradient that arrives, passed on, perhaps as a view.
+    array = g._array
+    if place.offset == 0 and place.shape == array.shape and place.strides == array.strides:
+        return wrap(array, spec, g._storage)
+    view = np.lib.stride_tricks.as_strided(array, place.shape, place.strides)
+    return wrap(view, spec, g._storage)

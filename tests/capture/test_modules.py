@@ -1,0 +1,361 @@
+"""A compiled module gives the bits of the plain one, forward and backward, in any loop."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+import lowtide.nn.functional as F
+from lowtide import nn, optim
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, width)
+        self.norm = nn.LayerNorm(width)
+        self.drop = nn.Dropout(0.2)
+        self.outer = nn.Linear(width, 6)
+
+    def forward(self, x: Any) -> Any:
+        h = self.drop(F.gelu(self.norm(self.inner(x))))
+        return x + self.outer(h)
+
+
+class Two(nn.Module):
+    """A model of two results, one of which a loop may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.a = nn.Linear(6, 3)
+        self.b = nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        h = self.block(x)
+        return {"a": self.a(h), "b": self.b(h).softmax(-1)}
+
+
+def data(n: int = 8) -> Any:
+    g = np.random.default_rng(1)
+    return lt.tensor(g.standard_normal((n, 6)), dtype=lt.float32)
+
+
+def bits(t: Any) -> Any:
+    return None if t is None else np.ascontiguousarray(t.detach().numpy()).tobytes()
+
+
+def state(net: Any) -> Any:
+    grads = [bits(p.grad) for p in net.parameters()]
+    return grads, [bits(t) for t in net.state_dict().values()]
+
+
+Loop = Callable[[Any, int], Any]
+
+
+def usual(net: Any, k: int) -> Any:
+    out = net(data())
+    loss = (out * out).mean()
+    loss.backward()
+    return bits(loss)
+
+
+def accumulates(net: Any, k: int) -> Any:
+    for _ in range(2):
+        net(data()).sin().sum().backward()
+    return None
+
+
+def two_at_once(net: Any, k: int) -> Any:
+    a, b = net(data()), net(data() * 2)
+    (a * b).mean().backward()
+    return bits(a), bits(b)
+
+
+def in_turns(net: Any, k: int) -> Any:
+    outs = [net(data(n)).square().mean() for n in (8, 8, 4)]
+    for loss in (outs[1], outs[0], outs[2]):
+        loss.backward()
+    return None
+
+
+def retained(net: Any, k: int) -> Any:
+    loss = net(data()).square().mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return None
+
+
+def gradient_of_input(net: Any, k: int) -> Any:
+    x = data().requires_grad_()
+    net(x).square().mean().backward()
+    return bits(x.grad)
+
+
+def between_layers(net: Any, k: int) -> Any:
+    w = lt.ones(6, requires_grad=True)
+    h = data() * w
+    net(h).tanh().mean().backward()
+    return bits(w.grad)
+
+
+def by_grad(net: Any, k: int) -> Any:
+    ps = list(net.parameters())
+    return [bits(g) for g in lt.autograd.grad(net(data()).square().mean(), ps)]
+
+
+def of_a_sum(net: Any, k: int) -> Any:
+    net(data()).sum().backward()  # what arrives is one number, expanded
+    return None
+
+
+def changes_layout(net: Any, k: int) -> Any:
+    out = net(data())
+    (out.sum() if k % 2 else out.square().mean()).backward()
+    return None
+
+
+def result_written(net: Any, k: int) -> Any:
+    out = net(data())
+    out.mul_(2)
+    out.square().mean().backward()
+    return bits(out)
+
+
+def evaluates_between(net: Any, k: int) -> Any:
+    net.eval()
+    with lt.no_grad():
+        found = bits(net(data()))
+    net.train()
+    return found, usual(net, k)
+
+
+def clipped(net: Any, k: int) -> Any:
+    usual(net, k)
+    return bits(nn.utils.clip_grad_norm_(net.parameters(), 0.1))
+
+
+def autocast(net: Any, k: int) -> Any:
+    with lt.autocast("cpu", dtype=lt.bfloat16):
+        out = net(data())
+    out.float().square().mean().backward()
+    return bits(out.float())
+
+
+LOOPS: list[Loop] = [usual, accumulates, two_at_once, in_turns, retained, gradient_of_input,
+                     between_layers, by_grad, of_a_sum, changes_layout, result_written,
+                     evaluates_between, clipped, autocast]  # fmt: skip
+
+
+def pair(make: Any = Block) -> Any:
+    lt.manual_seed(0)
+    net = make()
+    return net, copy.deepcopy(net)
+
+
+def run_both(loop: Loop, net: Any, other: Any, compiled: Any, n: int = 6, expect: int = 3) -> None:
+    opts = [optim.AdamW(m.parameters(), lr=1e-2) for m in (net, other)]
+    for k in range(n):
+        found = []
+        for m, called, opt in ((net, net, opts[0]), (other, compiled, opts[1])):
+            lt.manual_seed(k)
+            opt.zero_grad()
+            result = loop(called, k)
+            opt.step()
+            found.append((result, state(m), bits(lt.get_rng_state())))
+        assert found[0] == found[1], k
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda f: f.__name__)
+def test_a_loop_is_equal_bit_for_bit(loop: Loop) -> None:
+    net, other = pair()
+    compiled = lt.compile(other, fullgraph=True)
+    run_both(loop, net, other, compiled)
+    assert compiled._compiled.replays >= 3
+
+
+@pytest.mark.parametrize("part", ["a", "b", "both"])
+def test_results_that_a_loss_leaves_out_have_no_gradient(part: str) -> None:
+    def loop(net: Any, k: int) -> Any:
+        out = net(data())
+        loss = sum(v.square().mean() for n, v in out.items() if part in (n, "both"))
+        loss.backward()
+        return bits(loss)
+
+    net, other = pair(Two)
+    compiled = lt.compile(other)
+    run_both(loop, net, other, compiled)
+    assert compiled._compiled.replays == 4
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.rate = 1.0
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(x) * self.rate
+
+
+def test_running_averages_move_once_a_call() -> None:
+    net, other = pair(Norm)
+    compiled = lt.compile(other, fullgraph=True)
+    run_both(usual, net, other, compiled)
+    assert other.norm.num_batches_tracked.item() == 6
+
+
+def test_what_changes_between_calls_is_noticed() -> None:
+    def loop(net: Any, k: int) -> Any:
+        net.rate = float(k // 3)
+        net.train(k % 4 != 3)
+        return usual(net, k)
+
+    net, other = pair(Norm)
+    compiled = lt.compile(other, fullgraph=True)
+    run_both(loop, net, other, compiled, n=12)
+    assert compiled._compiled.replays >= 2
+
+
+def warm(net: Any) -> None:
+    for k in range(3):
+        usual(net, k)
+    assert net._compiled.replays == 1
+
+
+def test_values_that_backward_reads_are_guarded() -> None:
+    net = lt.compile(Block().eval())
+    warm(net)
+    loss = net(data()).square().mean()
+    with lt.no_grad():
+        net.outer.weight.mul_(2)
+    with pytest.raises(lt.GradientError, match="modified by an inplace"):
+        loss.backward()
+    x = data()
+    loss = net(x).square().mean()
+    x.mul_(2)
+    with pytest.raises(lt.GradientError, match="modified by an inplace"):
+        loss.backward()
+
+
+def test_data_that_is_replaced_does_not_reach_backward() -> None:
+    net, other = pair(lambda: Block().eval())
+    compiled = lt.compile(other)
+    for m in (net, compiled):
+        for _ in range(4):
+            for p in m.parameters():
+                p.grad = None
+            loss = m(data()).square().mean()
+            old = m.outer.weight.data
+            m.outer.weight.data = old * 0
+            loss.backward()
+            m.outer.weight.data = old
+    assert state(net) == state(other)
+
+
+def test_a_second_backward_is_refused() -> None:
+    net = lt.compile(Block())
+    warm(net)
+    loss = net(data()).square().mean()
+    loss.backward()
+    with pytest.raises(lt.GradientError, match="second time"):
+        loss.backward()
+
+
+def test_second_derivatives_are_refused_after_the_recording() -> None:
+    net = lt.compile(Block().eval())
+    warm(net)
+    x = data().requires_grad_()
+    for _ in range(2):
+        (g,) = lt.autograd.grad(net(x).sum(), x, create_graph=True)  # runs the graph itself
+        g.sum().backward()
+    net(x).sum().backward()
+    with pytest.raises(RuntimeError, match="cannot be differentiated"):
+        lt.autograd.grad(net(x).sum(), x, create_graph=True)
+
+
+def test_hooks_run_as_ever() -> None:
+    net, other = pair()
+    compiled = lt.compile(other)
+    seen: list[int] = []
+    for m in (net, other):
+        m.inner.weight.register_hook(lambda g: g * 2)
+        m.outer.weight.register_post_accumulate_grad_hook(lambda p: seen.append(1))
+    with pytest.warns(lt.CaptureWarning, match="hooks"):
+        run_both(usual, net, other, compiled)
+    assert len(seen) == 12
+
+
+def test_memory_is_let_go_with_the_graph() -> None:
+    net = lt.compile(Block(512))
+    for _ in range(3):
+        net(data(64)).square().mean().backward()
+    gc.collect()
+    before = lt.memory_allocated()
+    loss = net(data(64)).square().mean()
+    assert lt.memory_allocated() > before
+    del loss
+    assert lt.memory_allocated() == before
+    net(data(64)).square().mean().backward()
+    assert lt.memory_allocated() == before
+
+
+def test_a_step_peaks_no_higher_than_the_plain_one() -> None:
+    peaks = []
+    for compiled in (False, True):
+        lt.manual_seed(0)
+        net = nn.Sequential(Block(512), Block(512), Block(512))
+        net = lt.compile(net) if compiled else net
+        for _ in range(4):
+            for p in net.parameters():
+                p.grad = None
+            x = data(2048)
+            gc.collect()
+            before = lt.memory_allocated()
+            lt.reset_peak_memory_stats()
+            net(x).square().mean().backward()
+            peaks.append(lt.max_memory_allocated() - before)
+    assert peaks[-1] <= 1.01 * peaks[3]
+
+
+def test_the_wrapper_is_pytorchs() -> None:
+    net = Block()
+    compiled = lt.compile(net)
+    assert isinstance(compiled, nn.Module)
+    assert compiled._orig_mod is net
+    assert list(compiled.state_dict()) == [f"_orig_mod.{n}" for n in net.state_dict()]
+    compiled.eval()
+    assert not net.training
+    assert not compiled.training
+    compiled.extra = 3
+    assert net.extra == 3
+    assert compiled.inner is net.inner
+    twin = copy.deepcopy(compiled)
+    assert bits(twin(data())) == bits(compiled(data()))
+
+
+def test_a_module_compiles_in_place() -> None:
+    net, other = pair()
+    assert other.compile(fullgraph=True) is None
+    run_both(usual, net, other, other)
+    assert other._call_hooks.compiled.replays == 4
+    assert list(other.state_dict()) == list(net.state_dict())
+    twin = copy.deepcopy(other).eval()
+    assert bits(twin(data())) == bits(other.eval()(data()))
+
+
+def test_hooks_on_all_modules_are_noticed() -> None:
+    net = lt.compile(Block().eval(), fullgraph=True)
+    with lt.no_grad():
+        plain = [bits(net(data())) for _ in range(4)]
+        handle = nn.modules.module.register_module_forward_hook(lambda m, a, out: out * 2)
+        hooked = bits(net(data()))
+        handle.remove()
+        assert [*plain, bits(net(data()))] == [plain[0]] * 5
+    assert hooked != plain[0]
