@@ -45,7 +45,6 @@ from .cells import GRUCell as GRUCell
 from .cells import LSTMCell as LSTMCell
 from .cells import RNNCell as RNNCell
 from .cells import RNNCellBase as RNNCellBase
-from .compiled import OptimizedModule as _OptimizedModule
 from .container import ModuleDict as ModuleDict
 from .container import ModuleList as ModuleList
 from .container import Sequential as Sequential

@@ -10,6 +10,7 @@ from lowtide.framework.capture.compiling import disable as disable
 from lowtide.framework.capture.compiling import explain as explain
 from lowtide.framework.capture.compiling import is_compiling as is_compiling
 from lowtide.framework.capture.compiling import reset as reset
+from lowtide.modules.compiled import OptimizedModule as OptimizedModule
 
 
 def is_dynamo_compiling() -> bool:
