@@ -13,13 +13,19 @@ for a thread which the system has not scheduled is rare and long.
 
 ``--cold``: lowtide's kernels are kept in an empty folder, so its first step compiles them.
 
+``--compiled``: lowtide's step is ``lowtide.compile(step)``; the step as it is written has a process
+too, and two columns more: its median, and the ratio of medians, compiled over written.
+
+``--torch-compile``: PyTorch's step is ``torch.compile(step)``.
+
 ``--device cuda``: the models train on a GPU. A turn ends when the GPU is idle, and a step's time is
 the turn's divided by its steps, for steps are queued. The peaks printed are the GPU's: the highest
 sum of live tensors and the highest number of bytes reserved from the driver, for both libraries.
 PyTorch keeps its defaults: TF32 in convolutions, not in products.
 
     python -m benchmarks.training_step [--rounds N] [--threads N] [--busy N] [--only NAME,NAME]
-                                       [--device cpu|cuda] [--cold] [--json FILE]
+                                       [--device cpu|cuda] [--cold] [--compiled]
+                                       [--torch-compile] [--json FILE]
 """
 
 from __future__ import annotations
@@ -47,6 +53,7 @@ PAUSE_S = 0.05  # between turns, until idle threads sleep
 
 def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
     """Run in a process of its own: build a case, then time steps when told to."""
+    name, _, compiled = name.partition(" ")
     module = importlib.import_module(name)
     if name == "torch":
         module.set_num_threads(threads)
@@ -55,6 +62,8 @@ def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
         return
     functional = importlib.import_module(f"{name}.nn.functional")
     step = training_step(Library(module, functional, module.optim), case)
+    if compiled:
+        step = module.compile(step, fullgraph=name == "lowtide")
     start = time.perf_counter()
     losses = [float(step().detach())]
     first = time.perf_counter() - start
@@ -173,7 +182,10 @@ def row(found: list[Any]) -> list[float]:
     line += [f["process_bytes"] / 2**20 for f in (ours, theirs)]
     line += [ours["process_bytes"] / theirs["process_bytes"], ours["ledger_bytes"] / 2**20]
     line += [f["first_s"] for f in (ours, theirs)]
-    return line + ([f["slowdown"] for f in (ours, theirs)] if "slowdown" in ours else [])
+    line += [f["slowdown"] for f in (ours, theirs)] if "slowdown" in ours else []
+    if "written_s" in ours:
+        line += [ours["written_s"] * 1e3, ours["median_s"] / ours["written_s"]]
+    return line
 
 
 HEADS = (
@@ -191,16 +203,21 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of cases, with commas between them")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cold", action="store_true", help="compile kernels anew")
+    parser.add_argument("--compiled", action="store_true", help="lowtide's step is compiled")
+    parser.add_argument("--torch-compile", action="store_true", help="PyTorch's step is compiled")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # the processes started below inherit it
-    names = ["lowtide", *(["torch"] if importlib.util.find_spec("torch") else [])]
+    names = ["lowtide compiled", "lowtide"] if args.compiled else ["lowtide"]
+    if importlib.util.find_spec("torch"):
+        names.append("torch compiled" if args.torch_compile else "torch")
     context = multiprocessing.get_context("spawn")
     spinning = [context.Process(target=spin, daemon=True) for _ in range(args.busy)]
     for p in spinning:
         p.start()
     signal_all(spinning, signal.SIGSTOP)
     heads = HEADS + (("busy/idle", "peer's") if args.busy else ())
+    heads += ("written ms", "of it") if args.compiled else ()
     print(f"{'training step':14}" + "".join(f"{h:>10}" for h in heads))
     stored: dict[str, Any] = {}
     lines = []
@@ -210,6 +227,8 @@ def main() -> None:
                 os.environ["LOWTIDE_CACHE_DIR"] = folder
             found = measure(case, names, args, spinning)
         stored[case] = dict(zip(names, found, strict=True))
+        if args.compiled:
+            found[0]["written_s"] = found[1]["median_s"]
         lines.append(row(found))
         print(f"{case:14}" + "".join(f"{v:10.2f}" for v in lines[-1]), flush=True)
         ours, theirs = found[0]["losses"], found[-1]["losses"]

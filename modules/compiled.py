@@ -24,16 +24,17 @@ class OptimizedModule(Module):
     Args:
         mod: The module.
         fullgraph: Raise where a call cannot be recorded.
+        check: Every so many replays run both ways, and are compared.
     """
 
     _orig_mod: Module
     _compiled: CompiledFunction
 
-    def __init__(self, mod: Module, fullgraph: bool = False) -> None:
+    def __init__(self, mod: Module, fullgraph: bool = False, check: int = 0) -> None:
         super().__init__()
         self.__dict__.pop("training")
         self._modules["_orig_mod"] = mod
-        self.__dict__["_compiled"] = compiled_function(partial(_call, mod), fullgraph)
+        self.__dict__["_compiled"] = compiled_function(partial(_call, mod), fullgraph, check)
 
     @property
     def training(self) -> bool:  # type: ignore[override]

@@ -43,6 +43,9 @@ def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.
         "--checkpoint-every", type=count, metavar="STEPS", help="steps between checkpoints"
     )
     add_budget(parser)
+    parser.add_argument(
+        "--compile", action="store_true", help="record the model's kernel calls and replay them"
+    )
     parser.add_argument("--memory-report", action="store_true", help="report where the memory went")
     parser.add_argument("--quick", action="store_true", help="train for a few seconds only")
     return parser

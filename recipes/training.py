@@ -11,6 +11,7 @@ The loop itself stays in the recipe:
 Everything a run writes is in a folder of its own (``run_folder.py``): ``checkpoints/``,
 ``curve.png``, ``results.json`` and, with ``--memory-report``, three steps as a profiler saw them
 (``memory.html``, ``memory.png``) and the bytes at the peak of the whole run (``memory.json``).
+``--compile`` compiles the object that the run saves as ``model``.
 Ctrl-C ends the run after the step it is in, with a checkpoint; ``--resume`` goes on from the newest
 one, and computes what the whole run would have computed, to the last bit.
 """
@@ -98,6 +99,8 @@ class Run:
         self.peak: dict[str, int] = {}
         self.profile: MemoryProfiler | None = None
         self._stop = False
+        if args.compile:
+            state["model"].compile()
         self._begin()
 
     def _begin(self) -> None:

@@ -139,15 +139,13 @@ class Binding:
     def _moves(self, value: Value) -> bool:
         # Whether an outside value lies elsewhere at each call: an argument, a gradient, memory of
         # others.
-        if value.is_gradient or value.tensor < self.program.argument_count:
-            return True
-        return not isinstance(self.program.tensors[value.tensor]._storage.root, Storage)
+        return value.is_gradient or value.tensor not in self.program.addresses
 
     def _bind_fixed(self) -> None:
         for value in self.program.values:
             if value.kind == OUTSIDE and not self._moves(value):
-                t = self.program.tensors[value.tensor]
-                self._bind_to(value.number, t._array, t._storage)
+                address = self.program.addresses[value.tensor]
+                self._bind(value.number, address - self._be.ledger.base)
 
     def _tensor(self, number: int) -> Any:
         if number < self.program.argument_count:

@@ -30,6 +30,7 @@ from ..modes import local
 from ..ops.autocast_policy import thread
 from ..storage import Storage
 from ..tensor import Tensor
+from .checking import Snapshot, checked
 from .guards import Guards
 from .program import Value
 from .recorder import Recorder, owner_of
@@ -47,6 +48,7 @@ class CompiledFunction:
     Args:
         function: The function.
         fullgraph: Raise where it cannot be recorded, instead of running it as it is written.
+        check: Every so many replays run both ways, and are compared; 0: none.
 
     Attributes:
         function: The function as it is written.
@@ -56,10 +58,13 @@ class CompiledFunction:
         reasons: Why calls ran as written: a text for each kind of call that cannot be recorded.
     """
 
-    def __init__(self, function: Callable[..., Any], fullgraph: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], fullgraph: bool = False, check: int = 0
+    ) -> None:
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.fullgraph = fullgraph
+        self.check = check
         self.replays = 0
         self.recordings = 0
         self.reasons: list[str] = []
@@ -74,7 +79,8 @@ class CompiledFunction:
         own = owner.__dict__.setdefault("_compiled_methods", {})
         name = self.function.__name__
         if name not in own:
-            own[name] = CompiledFunction(self.function.__get__(owner, cls), self.fullgraph)
+            bound = self.function.__get__(owner, cls)
+            own[name] = CompiledFunction(bound, self.fullgraph, self.check)
         return own[name]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -102,11 +108,18 @@ class CompiledFunction:
             change = recording.changed(call)
             if change is None:
                 self.replays += 1
+                if self.check and self.replays % self.check == 0:
+                    return self._checked(recording, call)
                 return recording.replay(call)
             if change.lasting:
                 kind.recordings.remove(recording)
             kind.last_change = change.name
         return self._record(kind, call, args, kwargs)
+
+    def _checked(self, recording: _Recording, call: _Call) -> Any:
+        replay = recording.replay
+        snapshot = functools.partial(Snapshot, call.tensors, recording.guards, replay.program)
+        return checked(call.again, functools.partial(replay, call), snapshot)
 
     def _record(self, kind: _Kind, call: _Call, args: Any, kwargs: Any) -> Any:
         if self.recordings >= MOST_RECORDINGS:
@@ -205,7 +218,7 @@ class CompiledFunction:
         return "\n".join(lines)
 
     def __reduce__(self) -> Any:
-        return type(self), (self.function, self.fullgraph)  # a copy begins anew
+        return type(self), (self.function, self.fullgraph, self.check)  # a copy begins anew
 
     def __repr__(self) -> str:
         return f"<compiled {self.function!r}>"

@@ -27,6 +27,7 @@ def compile(
     mode: str | None = None,
     options: Any = None,
     disable: bool = False,
+    check: int = 0,
 ) -> Any:
     """Return a function or module that is recorded at its second call and replayed afterwards.
 
@@ -45,6 +46,8 @@ def compile(
         mode: Accepted.
         options: Accepted.
         disable: Return ``model`` as it is.
+        check: Every so many replays run both ways, and everything is compared bit for bit: a
+            difference is an AssertionError. Of a module that is forward.
 
     Raises:
         TypeError: ``model`` cannot be called.
@@ -58,7 +61,7 @@ def compile(
         [0.0, 2.0, 4.0, 6.0]
     """
     if model is None:
-        return functools.partial(compile, fullgraph=fullgraph, disable=disable)
+        return functools.partial(compile, fullgraph=fullgraph, disable=disable, check=check)
     if not callable(model):
         raise TypeError(
             f"compile: takes a module or a function; got {type(model).__name__}. Pass options "
@@ -68,13 +71,15 @@ def compile(
         return model
     for kind, wrap in module_compilers:
         if isinstance(model, kind):
-            return wrap(model, fullgraph)
-    return compiled_function(model, fullgraph)
+            return wrap(model, fullgraph, check)
+    return compiled_function(model, fullgraph, check)
 
 
-def compiled_function(function: Callable[..., Any], fullgraph: bool = False) -> CompiledFunction:
+def compiled_function(
+    function: Callable[..., Any], fullgraph: bool = False, check: int = 0
+) -> CompiledFunction:
     """Return a compiled function that ``reset`` knows."""
-    compiled = CompiledFunction(function, fullgraph)
+    compiled = CompiledFunction(function, fullgraph, check)
     _compiled.add(compiled)
     return compiled
 

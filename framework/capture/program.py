@@ -161,6 +161,7 @@ class StepProgram:
         values: The values, by number.
         tensors: Tensors from outside: those among the arguments first, as None, then all others.
         argument_count: How many of them are arguments.
+        addresses: Of those whose memory is the pool's and stays: of their first elements.
         dropped: Leaves whose old gradient goes before the first row: nothing reads it.
         results: The leaves of what the call returns: a :class:`Result`, a :class:`Given`, or a
             Python value.
@@ -174,6 +175,7 @@ class StepProgram:
     values: list[Value] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)
     argument_count: int = 0
+    addresses: dict[int, int] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     structure: Any = None

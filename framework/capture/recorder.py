@@ -365,7 +365,10 @@ class Recorder:
     def _know(self, number: int, t: Tensor, is_gradient: bool) -> None:
         if isinstance(t._array, np.ndarray):
             self._known.setdefault(id(owner_of(t._array)), (number, is_gradient))
-            self._starts[number, is_gradient] = _address(t._array) if t._array.size else 0
+            start = self._starts[number, is_gradient] = _address(t._array) if t._array.size else 0
+            found = not is_gradient and number >= self.program.argument_count
+            if found and isinstance(t._storage.root, Storage):
+                self.program.addresses[number] = start
 
     # What Python sees
 

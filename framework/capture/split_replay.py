@@ -88,7 +88,7 @@ class SplitReplay(Binding):
         self._own = {
             v.number: v
             for v in program.values
-            if v.kind == FRESH or (v.kind == ARENA and v.first >= 0 and v.nbytes >= OWN)
+            if v.kind in (FRESH, GIVEN) or (v.kind == ARENA and v.first >= 0 and v.nbytes >= OWN)
         }
         self._ends: dict[int, int] = {}  # the last row that uses each value
         for k, entry in enumerate(program.entries):
@@ -104,6 +104,7 @@ class SplitReplay(Binding):
         ]  # fmt: skip
         self._given = [v for v in program.values if v.kind == GIVEN]
         self._pass: Any = None
+        self._arriving: dict[int, Tensor] = {}  # gradients that arrive, by their value
         self._forward: list[Call] = []
         for value in program.values:
             if value.kind == FRESH and value.contents is not None:
@@ -154,7 +155,8 @@ class SplitReplay(Binding):
                 used = [n for n in dict.fromkeys(values_of(entry.arguments)) if n in self._own]
                 for n in used:
                     value = self._own[n]
-                    if value.first == k and value.contents is None:
+                    born = value.kind != GIVEN and value.contents is None
+                    if born and value.first == k:
                         saved = value.kind == ARENA and self._ends[n] >= self._at > k
                         found.append(self._birth(value, SAVED if saved else TEMPORARY))
                 found.append(self._bound_row(entry))
@@ -226,6 +228,7 @@ class SplitReplay(Binding):
     def _release(self, numbers: list[int]) -> None:
         for number in numbers:
             self._storages.pop(number, None)
+            self._arriving.pop(number, None)
 
     # Backward
 
@@ -241,10 +244,17 @@ class SplitReplay(Binding):
         return len({id(r) for r in roots}) == len(roots)
 
     def run_backward(
-        self, left: ForwardPass, gradients: Sequence[Any], retain: bool
+        self, left: ForwardPass, gradients: list[Any], retain: bool
     ) -> list[Tensor | None]:
-        """Compute the gradients of the sources from what forward has left."""
+        """Compute the gradients of the sources from what forward has left.
+
+        Args:
+            left: By forward.
+            gradients: Those that arrive. The list is emptied: each goes when it has been used.
+            retain: Keep what forward has left.
+        """
         self._storages = dict(left.storages) if retain else left.storages
+        arriving = self._arriving
         block = None
         try:
             for number, (array, storage, _) in left.held.items():
@@ -252,8 +262,10 @@ class SplitReplay(Binding):
             for number in left.storages:
                 self._bind(number, left.storages[number].offset)
             for value in self._given:
-                g = gradients[value.tensor]
+                g = arriving[value.number] = gradients[value.tensor]
                 self._bind_to(value.number, g._array, g._storage)
+            g = None
+            gradients[:] = [None] * len(gradients)
             for number, start in enumerate(left.starts):
                 for where, k in self._draw_sites.get(number, ()):
                     where[k] = start
@@ -262,17 +274,18 @@ class SplitReplay(Binding):
             run_kernel(run_rows, self._later)
             found: list[Tensor | None] = []
             for source, place in zip(self.program.sources, self.program.gradients, strict=True):
-                spec = self._spec_of(left, source)
                 if place is None:
                     found.append(None)
-                elif not isinstance(place, EmptyArray) and place.value not in self._storages:
-                    g = gradients[self.program.values[place.value].tensor]
-                    found.append(_view_of(g, place, spec))
-                else:
-                    found.append(self._made(place, spec))
+                    continue
+                spec = self._spec_of(left, source)
+                passed = None if isinstance(place, EmptyArray) else arriving.get(place.value)
+                found.append(
+                    self._made(place, spec) if passed is None else _view_of(passed, place, spec)
+                )
             return found
         finally:
             self._storages = {}
+            arriving.clear()
             self._give_back()
             del block
 

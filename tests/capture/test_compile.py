@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import warnings
 import weakref
@@ -571,3 +572,32 @@ def test_warnings_name_the_function() -> None:
             f(lt.ones(2))
     assert [str(w.message).partition(" runs")[0] for w in caught] == ["compile: reads_value"]
     assert caught[0].filename == __file__
+
+
+# Checking
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_checked_replays_are_equal(name: str) -> None:
+    step = equal_runs(STEPS[name], lambda f: lt.compile(f, fullgraph=True, check=2))
+    assert step.replays >= 2
+
+
+def test_a_check_finds_what_recordings_do_not_compare(monkeypatch: Any) -> None:
+    def f(x: Any) -> Any:
+        return x * float(os.environ["LOWTIDE_TEST_FACTOR"])
+
+    monkeypatch.setenv("LOWTIDE_TEST_FACTOR", "1")
+    compiled = lt.compile(f, check=3)
+    assert [compiled(lt.ones(1)).item() for _ in range(4)] == [1.0] * 4
+    monkeypatch.setenv("LOWTIDE_TEST_FACTOR", "2")
+    with pytest.raises(AssertionError, match="differ in what it returns"):
+        compiled(lt.ones(1))
+
+
+def test_a_checked_module_is_equal() -> None:
+    net = lt.compile(Net(), fullgraph=True, check=1)
+    for _ in range(5):
+        net(lt.randn(8, 6)).square().mean().backward()
+    assert net._compiled.replays == 3
+    assert net.norm.num_batches_tracked.item() == 5

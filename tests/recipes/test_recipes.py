@@ -68,6 +68,16 @@ def test_it_runs_on_what_is_built_in(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
+def test_a_compiled_model_has_the_same_losses(name: str, tmp_path: Path) -> None:
+    written = run(name, tmp_path, tmp_path / "written")[1]
+    said, compiled = run(name, tmp_path, tmp_path / "compiled", "--compile")
+    assert compiled["losses"] == written["losses"]
+    assert compiled["measured"] == written["measured"]
+    assert "CaptureWarning" not in said
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["chargpt", "vowels"])
 def test_a_stopped_run_resumes_with_the_same_losses(name: str, tmp_path: Path) -> None:
     _, whole = run(name, tmp_path, tmp_path / "whole", "--checkpoint-every", "1000")
