@@ -23,6 +23,7 @@ from ..tensor import Tensor, wrap
 from .program import OUTSIDE, DrawNumber, EmptyArray, Place, Row, StepProgram, Value
 
 CPU = device("cpu")
+OWN = 1 << 14  # bytes from which a value inside a call has a storage of its own
 _ndarray = np.ndarray
 Call = tuple[Callable[..., Any], list[Any]]
 
@@ -48,6 +49,10 @@ class Binding:
         self._borrowed: list[tuple[list[Any], int]] = []  # sites that hold others' arrays
         self._storages: dict[int, Any] = {}  # of values that have storages of their own
         self._arguments: Sequence[Tensor] = ()
+        self._ends: dict[int, int] = {}  # the last row that uses each value
+        for k, entry in enumerate(program.entries):
+            if isinstance(entry, Row):
+                self._ends |= dict.fromkeys(values_of(entry.arguments), k)
 
     # Building
 
@@ -153,6 +158,13 @@ class Binding:
         return self.program.tensors[number]
 
     # Values with storages of their own
+
+    def _birth(self, value: Value, role: int) -> Call:
+        return self._bear, [value.number, self._bytes(value.nbytes), role]
+
+    def _release(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._storages.pop(number, None)
 
     def _bear(self, number: int, spec: Spec, role: int) -> None:
         storage, _ = self._be.empty(spec, role)

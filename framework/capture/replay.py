@@ -1,7 +1,8 @@
 """The replay of a call that runs its own backward, or has none.
 
-All values that live inside the call lie in one block of the pool, taken for the call and given back
-at its end. Results and new gradients are storages of their own.
+Small values that live inside the call lie in one block of the pool, taken for the call and given
+back at its end. Large ones, results and new gradients are storages of their own, which live from
+their first row to their last: so a replay peaks no higher than the call as it is written.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..interop.pytree import tree_unflatten
 from ..memory.ledger import GRADIENT, TEMPORARY
 from ..modes import local, run_kernel
 from .arena import plan_offsets
-from .binding import Binding, Call, run_rows, values_of
+from .binding import OWN, Binding, Call, run_rows, values_of
 from .program import (
     ARENA,
     CONSTANT,
@@ -40,15 +41,14 @@ class Replay(Binding):
         program: The recording.
 
     Attributes:
-        arena_bytes: Bytes of the block that its inner values lie in.
-        greatest_live: The greatest sum of their bytes that live at the same time.
+        arena_bytes: Bytes of the block that small inner values lie in.
     """
 
     def __init__(self, program: StepProgram) -> None:
         super().__init__(program)
-        inner = [v for v in program.values if v.kind == ARENA and v.first >= 0]
+        inner = [v for v in program.values if v.kind == ARENA and v.first >= 0 and v.nbytes < OWN]
         lifetimes = [(v.nbytes, v.first, v.last) for v in inner]
-        offsets, self.arena_bytes, self.greatest_live = plan_offsets(lifetimes)
+        offsets, self.arena_bytes, _ = plan_offsets(lifetimes)
         self._offsets = {v.number: offset for v, offset in zip(inner, offsets, strict=True)}
         self._arena = self._bytes(self.arena_bytes)
         self._arena_at = -1
@@ -98,9 +98,8 @@ class Replay(Binding):
         named = ", ".join(f"{type(e.owner).__name__}.{e.method.__name__}" for e in live)
         constants = sum(s.nbytes for s in self.constants)
         return (
-            f"  {len(program.rows)} kernel calls in {self.arena_bytes} bytes "
-            f"({self.greatest_live} live at the most), {constants} bytes of constants; "
-            f"called anew: {named or 'nothing'}"
+            f"  {len(program.rows)} kernel calls; small values in {self.arena_bytes} bytes, "
+            f"{constants} bytes of constants; called anew: {named or 'nothing'}"
         )
 
     # Building
@@ -113,17 +112,19 @@ class Replay(Binding):
         for value in program.values:
             if value.kind == FRESH and value.contents is not None:
                 born.add(value.number)
-                rows += [self._birth(value), self._filling(value)]
+                rows += [self._born(value), self._filling(value)]
             elif value.kind == CONSTANT and value.contents is not None:
                 filling = self._prepare_constant(value)
                 rows += [] if filling is None else [filling]
-        for entry in program.entries:
+        for k, entry in enumerate(program.entries):
             if isinstance(entry, Row):
-                for number in values_of(entry.arguments):
-                    if program.values[number].kind == FRESH and number not in born:
-                        born.add(number)
-                        rows.append(self._birth(program.values[number]))
+                used = [program.values[n] for n in dict.fromkeys(values_of(entry.arguments))]
+                own = [v for v in used if v.kind == FRESH or (v.kind == ARENA and v.nbytes >= OWN)]
+                rows += [self._born(v) for v in own if v.number not in born]
+                born.update(v.number for v in own)
                 rows.append(self._bound_row(entry))
+                gone = [v.number for v in own if v.kind == ARENA and self._ends[v.number] == k]
+                rows += [(self._release, [gone])] if gone else []
             elif isinstance(entry, Draw):
                 sites = self._draw_sites.setdefault(draws, [])
                 rows.append((_draw, [entry.generator, entry.words, sites]))
@@ -143,9 +144,8 @@ class Replay(Binding):
         if rows:
             self._segments.append(partial(run_kernel, run_rows, rows))
 
-    def _birth(self, value: Value) -> Call:
-        role = GRADIENT if value.number in self._gradients else TEMPORARY
-        return self._bear, [value.number, self._bytes(value.nbytes), role]
+    def _born(self, value: Value) -> Call:
+        return self._birth(value, GRADIENT if value.number in self._gradients else TEMPORARY)
 
     # What happens at a call
 

@@ -21,7 +21,7 @@ from ..memory.ledger import SAVED, TEMPORARY
 from ..modes import enable_grad, run_kernel
 from ..tensor import Tensor, wrap
 from .arena import plan_offsets
-from .binding import Binding, Call, run_rows, values_of
+from .binding import OWN, Binding, Call, run_rows, values_of
 from .program import (
     ARENA,
     CONSTANT,
@@ -38,8 +38,6 @@ from .program import (
     Value,
 )
 from .replay import freed
-
-OWN = 1 << 16  # bytes from which a value has a storage of its own
 
 
 class ForwardPass:
@@ -90,10 +88,6 @@ class SplitReplay(Binding):
             for v in program.values
             if v.kind in (FRESH, GIVEN) or (v.kind == ARENA and v.first >= 0 and v.nbytes >= OWN)
         }
-        self._ends: dict[int, int] = {}  # the last row that uses each value
-        for k, entry in enumerate(program.entries):
-            if isinstance(entry, Row):
-                self._ends |= dict.fromkeys(values_of(entry.arguments), k)
         self._kept = [
             n for n, v in self._own.items() if v.first < self._at <= self._ends.get(n, -1)
         ]  # fmt: skip
@@ -132,9 +126,6 @@ class SplitReplay(Binding):
                 if of == part:
                     found.append(v)
         return found
-
-    def _birth(self, value: Value, role: int) -> Call:
-        return self._bear, [value.number, self._bytes(value.nbytes), role]
 
     def _rows(self, begin: int, end: int) -> list[Call]:
         found: list[Call] = []
@@ -226,8 +217,8 @@ class SplitReplay(Binding):
             self._tensor(number)._storage.version += count
 
     def _release(self, numbers: list[int]) -> None:
+        super()._release(numbers)
         for number in numbers:
-            self._storages.pop(number, None)
             self._arriving.pop(number, None)
 
     # Backward

@@ -439,7 +439,7 @@ def live() -> int:
 def test_between_calls_nothing_is_held_and_a_call_peaks_no_higher() -> None:
     s, t = Setup(), Setup()
     step, plain = lt.compile(plain_step(s), fullgraph=True), plain_step(t)
-    ((x, y),) = batches(1, 2048)
+    ((x, y),) = batches(1, 8192)
     peaks = {}
     for f in (plain, step):
         for _ in range(4):
