@@ -30,6 +30,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -115,6 +116,7 @@ class Guards:
                 f"it names {self._names_live}, which a {type(self.live[0]).__name__} changes with "
                 "each step"
             )
+        self._note_contents()
         self.note_tensors()
 
     def note_tensors(self) -> None:
@@ -133,6 +135,14 @@ class Guards:
         return self._changed_containers() or self._changed_names() or self._changed_tensors()
 
     def _changed_containers(self) -> Change | None:
+        # In three calls of C, if nothing has changed.
+        contents, empty, keys_now, values_now = self._contents
+        if not any(empty):
+            now = list(chain.from_iterable(map(_values_of, contents)))
+            if len(now) == len(values_now) and all(map(is_, now, values_now)):
+                names = list(chain.from_iterable(self._keyed))
+                if len(names) == len(keys_now) and all(map(is_, names, keys_now)):
+                    return self._changed_arrays()
         for d, keys, values, name in self._dicts:
             if len(d) != len(values) or not all(map(is_, d.values(), values)):
                 key, lasting = _differs(d, keys, values)
@@ -145,10 +155,25 @@ class Guards:
             alike = len(items) == len(values) and all(map(is_, items, values))
             if not (alike or _equal_lists(items, values)):
                 return Change(name, False)
+        return self._changed_arrays()
+
+    def _changed_arrays(self) -> Change | None:
         for array, contents, name in self._arrays:
             if array.tobytes() != contents:
                 return Change(name, False)
         return None
+
+    def _note_contents(self) -> None:
+        # All containers in a row, for one comparison of who is in them.
+        dicts = [d for d, keys, _, _ in self._dicts if keys]
+        lists = [items for items, values, _ in self._lists if values]
+        empty = [d for d, keys, _, _ in self._dicts if not keys]
+        empty += [items for items, values, _ in self._lists if not values]
+        self._keyed = dicts
+        contents = [*dicts, *lists]
+        keys = list(chain.from_iterable(dicts))
+        values = list(chain.from_iterable(map(_values_of, contents)))
+        self._contents = contents, empty, keys, values
 
     def _changed_names(self) -> Change | None:
         for d, key, value, name in self._names:
@@ -367,6 +392,10 @@ def _equal_lists(items: Any, values: list[Any]) -> bool:
     return len(items) == len(values) and all(
         now is value or _same(now, value) for now, value in zip(items, values, strict=True)
     )
+
+
+def _values_of(container: Any) -> Any:
+    return container.values() if hasattr(container, "values") else container
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -332,7 +332,7 @@ def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     for here in tiles(flat.shape[1], class_targets.rows_of_tile(0, 0, xp is np)):
         tile = flat[:, here]
         if weight is None:
-            counted = (tile != ignore_index).sum(dtype=divisor.dtype)
+            counted = xp.count_nonzero(tile != ignore_index)
         else:
             safe, counts = class_targets.checked(xp, tile, weight.shape[0], ignore_index)
             counted = class_targets.weights_of(xp, weight, safe, counts, divisor.dtype).sum()
