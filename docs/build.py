@@ -145,6 +145,7 @@ memory_pictures
 leaks
 budget
 checkpointing
+compile
 optimizer_memory
 training_checkpoints
 distributed

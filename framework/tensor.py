@@ -176,6 +176,7 @@ class Tensor:
         """Address of the first element; 0 for an empty tensor or on meta."""
         if self._spec.numel == 0 or self.device.type == "meta":
             return 0
+        value_read("data_ptr")
         return int(backend(self.device).address(self._array))
 
     def is_contiguous(self, memory_format: memory_format = contiguous_format) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..framework.capture.compiled import CompiledFunction, depends_on
+from ..framework.capture.call import depends_on
+from ..framework.capture.compiled import CompiledFunction
 from ..framework.capture.compiling import compiled_function, module_compilers
 from .hooks import EVERYWHERE
 from .module import Module
@@ -37,7 +38,7 @@ class OptimizedModule(Module):
         self.__dict__["_compiled"] = compiled_function(partial(_call, mod), fullgraph, check)
 
     @property
-    def training(self) -> bool:  # type: ignore[override]
+    def training(self) -> bool:
         """The mode of the module inside."""
         return self._orig_mod.training
 
@@ -65,13 +66,14 @@ class OptimizedModule(Module):
         delattr(self._orig_mod, name)
 
     def __len__(self) -> int:
-        return len(self._orig_mod)  # type: ignore[arg-type]
+        return len(self._orig_mod)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._orig_mod[key]  # type: ignore[index]
+        inside: Any = self._orig_mod
+        return inside[key]
 
     def __iter__(self) -> Any:
-        return iter(self._orig_mod)  # type: ignore[call-overload]
+        return iter(self._orig_mod)
 
 
 def _call(module: Module, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ from ..memory.ledger import BUFFER, TEMPORARY
 from ..spec import Spec
 from ..storage import Storage
 from ..tensor import Tensor, wrap
-from .program import OUTSIDE, DrawNumber, EmptyArray, Place, Row, StepProgram, Value
+from .program import OUTSIDE, DrawNumber, Effects, EmptyArray, Place, Row, StepProgram, Value
 
 CPU = device("cpu")
 OWN = 1 << 14  # bytes from which a value inside a call has a storage of its own
@@ -42,7 +42,7 @@ class Binding:
     def __init__(self, program: StepProgram) -> None:
         self.program = program
         self.constants: list[Any] = []
-        self._be = backend(CPU)
+        self._be: Any = backend(CPU)
         self._sites: dict[int, list[tuple[list[Any], int, Place]]] = {}
         self._draw_sites: dict[int, list[tuple[list[Any], int]]] = {}
         self._bound: dict[int, int] = {}  # value -> offset in the mapping that its sites point to
@@ -156,6 +156,13 @@ class Binding:
         if number < self.program.argument_count:
             return self._arguments[number]
         return self.program.tensors[number]
+
+    def _count_writes(self, entries: Sequence[Any]) -> None:
+        # Count what rows have written of memory that was there before.
+        for entry in entries:
+            if isinstance(entry, Effects):
+                for number, count in entry.versions:
+                    self._tensor(number)._storage.version += count
 
     # Values with storages of their own
 

@@ -46,7 +46,7 @@ class Snapshot:
             np.copyto(t._array, value)
         for t, g, value in zip(self.tensors, self.gradients, self.gradient_values, strict=True):
             t._grad = g
-            if g is not None:
+            if g is not None and value is not None:
                 np.copyto(g._array, value)
         for g, (seed, offset) in zip(self.generators, self.places, strict=True):
             g._seed, g._offset = seed, offset
@@ -60,7 +60,10 @@ class Snapshot:
             if not _equal(a, b):
                 return f"a tensor of shape {tuple(t.shape)}, after the call"
         for a, b in zip(self.gradient_values, other.gradient_values, strict=True):
-            if (a is None) is not (b is None) or (a is not None and not _equal(a, b)):
+            if a is None or b is None:
+                if a is not b:
+                    return "a gradient"
+            elif not _equal(a, b):
                 return "a gradient"
         if self.places != other.places:
             return "the state of a random generator"

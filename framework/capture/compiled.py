@@ -18,22 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import execution
-from ..attribution import scopes
 from ..attribution.frames import is_ours
 from ..device import device
-from ..devices import backend
-from ..dtypes import get_default_dtype
 from ..errors import CaptureError, CaptureWarning
-from ..interop.pytree import tree_flatten
-from ..modes import local
 from ..ops.autocast_policy import thread
 from ..storage import Storage
 from ..tensor import Tensor
+from .call import Call, may_replay, memory_of
 from .checking import Snapshot, checked
 from .guards import Guards
 from .program import Value
-from .recorder import Recorder, owner_of
+from .recorder import Recorder
 from .recording_backward import RecordingBackward
 from .replay import Replay
 
@@ -85,7 +80,7 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Replay the function if a recording holds for this call; else run it."""
-        if not _may_replay() or not self._lock.acquire(blocking=False):
+        if not may_replay() or not self._lock.acquire(blocking=False):
             return self.function(*args, **kwargs)
         try:
             return self._call(args, kwargs)
@@ -93,7 +88,7 @@ class CompiledFunction:
             self._lock.release()
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = _Call(self.function, args, kwargs)
+        call = Call(self.function, args, kwargs)
         if call.reason is not None:
             return self._as_written(call.reason, args, kwargs)
         kind = self._kinds.get(call.key)
@@ -116,12 +111,12 @@ class CompiledFunction:
             kind.last_change = change.name
         return self._record(kind, call, args, kwargs)
 
-    def _checked(self, recording: _Recording, call: _Call) -> Any:
+    def _checked(self, recording: _Recording, call: Call) -> Any:
         replay = recording.replay
         snapshot = functools.partial(Snapshot, call.tensors, recording.guards, replay.program)
         return checked(call.again, functools.partial(replay, call), snapshot)
 
-    def _record(self, kind: _Kind, call: _Call, args: Any, kwargs: Any) -> Any:
+    def _record(self, kind: _Kind, call: Call, args: Any, kwargs: Any) -> Any:
         if self.recordings >= MOST_RECORDINGS:
             reason = f"it was recorded {self.recordings} times: {kind.last_change} changes"
             return self._refused(kind, reason, args, kwargs)
@@ -132,7 +127,7 @@ class CompiledFunction:
         before = _python_randomness()
         gradients = _gradients(guards.tensors)
         recorder = Recorder(call.tensors, guards)
-        if any(id(o) in {id(_memory(t)) for t in guards.tensors} for o in call.owners):
+        if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(_is_plain_gradient(g) for g in gradients if g is not None):
             recorder.refuse("a gradient is sparse, or not contiguous")
@@ -143,9 +138,9 @@ class CompiledFunction:
                 thread.cache = casts  # the recorder sees the call's own ones go
         finally:
             thread.cache = casts
-        program = recorder.finish(result)
+        recorder.finish(result)
         changed = guards.changed()
-        if program is not None and recorder.outputs:
+        if recorder.reason is None and recorder.outputs:
             kind.waiting += 1
             if kind.waiting > _ATTEMPTS:
                 recorder.refuse("its results require grad, and no backward follows")
@@ -163,7 +158,7 @@ class CompiledFunction:
             keep = functools.partial(self._keep, kind, guards, gradients)
             RecordingBackward(recorder, sources, keep)
         else:
-            self._keep(kind, guards, gradients, Replay(program))
+            self._keep(kind, guards, gradients, Replay(recorder.program))
         return result
 
     def _keep(self, kind: _Kind, guards: Guards, gradients: Any, replay: Any) -> None:
@@ -235,56 +230,6 @@ class _Kind:
         self.last_change = "something"
 
 
-class _Call:
-    # A call's tensors, the other arguments, and the key that both have to match.
-
-    def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self.again = functools.partial(function, *args, **kwargs)
-        self.reason: str | None = None
-        self.tensors: list[Tensor] = []
-        self.others: list[Any] = []
-        key: list[Any] = []
-        leaves, structure = ([*args], len(args)) if not kwargs else tree_flatten((args, kwargs))
-        if not kwargs and not all(type(x) is Tensor for x in args):
-            leaves, structure = tree_flatten(args)
-        for x in leaves:
-            if not isinstance(x, Tensor):
-                self.others.append(x)
-                key.append((type(x), x if isinstance(x, _COMPARED) else id(x)))
-                continue
-            array = x._array
-            if type(x) is not Tensor or x._extra is not None or x._spec.device.type != "cpu":
-                self.reason = "an argument is no plain tensor of the CPU"
-                return
-            if x._spec.runs is not None:
-                self.reason = "an argument is sparse"
-                return
-            storage = x._storage.root
-            if not (isinstance(storage, Storage) or array.flags.c_contiguous):
-                self.reason = "an argument is a NumPy array that is not contiguous"
-                return
-            self.tensors.append(x)
-            key.append((x._spec, array.strides, x._requires_grad))
-        self.owners = [_memory(t) for t in self.tensors]
-        if len(self.owners) > 1:
-            key.append(self._aliasing())
-        self.key = (structure, *key, _modes())
-
-    def _aliasing(self) -> Any:
-        # Which tensors share memory, and how far apart they lie in it.
-        ids = [id(o) for o in self.owners]
-        if len(set(ids)) == len(ids):
-            return None
-        first = [ids.index(i) for i in ids]
-        at = [int(t._array.__array_interface__["data"][0]) for t in self.tensors]
-        return tuple((k, at[n] - at[k]) for n, k in enumerate(first))
-
-
-_COMPARED = (bool, int, float, complex, str, bytes, type(None))
-
-
 class _Recording:
     # A recording, and what it depends on.
 
@@ -293,7 +238,7 @@ class _Recording:
         self.guards = guards
         self.gradients = [None if g is None else (g._spec, g._array.strides) for g in gradients]
         self.leaves = [t for t in guards.tensors if t._requires_grad]
-        self.memory = {id(_memory(t)) for t in guards.tensors}
+        self.memory = {id(memory_of(t)) for t in guards.tensors}
         self.written = [
             t for t in map(self._holder, replay.program.values) if t is not None
         ]  # fmt: skip
@@ -307,7 +252,7 @@ class _Recording:
             return None
         return program.tensors[value.tensor]
 
-    def changed(self, call: _Call) -> Any:
+    def changed(self, call: Call) -> Any:
         """What is not as it was when the call was recorded."""
         change = self.guards.changed()
         if change is not None:
@@ -358,51 +303,11 @@ def _is_plain_gradient(g: Any) -> bool:
     )
 
 
-def _memory(t: Tensor) -> Any:
-    # Who owns the bytes of a tensor.
-    return owner_of(t._array)
-
-
-def _may_replay() -> bool:
-    # Outside of what changes how calls run: regions, profilers, budgets, estimates, vmap.
-    state = local.state
-    ledger = backend(CPU).ledger
-    return (
-        state.capture is None
-        and state.saver is None
-        and state.recorder is None
-        and state.dependence is None
-        and state.running is None
-        and state.function is None
-        and not state.levels
-        and not state.anomaly
-        and not ledger.observers
-        and not ledger.budgets
-        and type(execution.current) is execution.Executor
-        and not scopes.listening()
-    )
-
-
-def _modes() -> tuple[Any, ...]:
-    state = local.state
-    autocast = None if state.autocast is None else tuple(sorted(state.autocast.items()))
-    others = tuple(ask() for ask in _settings)
-    return state.grad, state.inference, autocast, get_default_dtype(), others
-
-
 def name_of(function: Any) -> str:
     """Return the name of a function; of a module's call, that of its class."""
     if isinstance(function, functools.partial):
         return type(function.args[0]).__name__ if function.args else name_of(function.func)
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-_settings: list[Callable[[], Any]] = []
-
-
-def depends_on(ask: Callable[[], Any]) -> None:
-    """Let recordings hold only while ``ask()`` returns the same: a setting of all modules."""
-    _settings.append(ask)
 
 
 def _python_randomness() -> tuple[Any, Any]:

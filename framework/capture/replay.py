@@ -84,6 +84,9 @@ class Replay(Binding):
             for segment in self._segments:
                 segment()
             results = self._results()
+        except BaseException:
+            self._count_writes(program.entries)  # which of them happened nobody knows
+            raise
         finally:
             self._arguments = ()
             self._storages.clear()
@@ -172,8 +175,7 @@ class Replay(Binding):
                 )
 
     def _apply(self, effects: Effects) -> None:
-        for number, count in effects.versions:
-            self._tensor(number)._storage.version += count
+        self._count_writes([effects])
         for leaf, place in effects.gradients:
             t = self.program.tensors[leaf]
             t._grad = None if place is None else self._made(place, t._spec)

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.engine import gradients_of
-from ..autograd.node import Node, attach, edge_to
-from ..errors import GradientError
-from ..interop.pytree import tree_flatten, tree_unflatten
+from ..autograd.node import attach
+from ..interop.pytree import tree_unflatten
 from ..memory.ledger import SAVED, TEMPORARY
-from ..modes import enable_grad, run_kernel
+from ..modes import run_kernel
 from ..tensor import Tensor, wrap
 from .arena import plan_offsets
 from .binding import OWN, Binding, Call, run_rows, values_of
@@ -37,28 +35,7 @@ from .program import (
     StepProgram,
     Value,
 )
-from .replay import freed
-
-
-class ForwardPass:
-    """What a call has left for its backward.
-
-    Attributes:
-        call: The call: its tensors and other arguments.
-        storages: Storages that backward reads, by the number of their value.
-        block: The storage of the small ones.
-        starts: Where each of its draws started.
-        held: (array, storage, version) of each tensor from outside that backward reads, by value.
-        versions: The versions that these storages had.
-    """
-
-    def __init__(self, call: Any) -> None:
-        self.call = call
-        self.storages: dict[int, Any] = {}
-        self.block: Any = None
-        self.starts: list[Any] = []
-        self.held: dict[int, tuple[Any, Any, int]] = {}
-        self.versions: dict[int, int] = {}
+from .replayed_backward import ForwardPass, ReplayedBackward
 
 
 class SplitReplay(Binding):
@@ -181,6 +158,9 @@ class SplitReplay(Binding):
                 if number not in self._kept:
                     del left.storages[number]
             left.versions = {n: left.storages[n].version for n in left.storages}
+        except BaseException:
+            self._count_writes(program.entries[: self._at])
+            raise
         finally:
             self._arguments = ()
             self._pass = None
@@ -213,8 +193,7 @@ class SplitReplay(Binding):
             where[k] = start
 
     def _apply(self, effects: Effects) -> None:
-        for number, count in effects.versions:
-            self._tensor(number)._storage.version += count
+        self._count_writes([effects])
 
     def _release(self, numbers: list[int]) -> None:
         super()._release(numbers)
@@ -227,7 +206,7 @@ class SplitReplay(Binding):
         """True if the recorded backward holds for gradients of these layouts."""
         for g, spec, strides in zip(gradients, self.specs, self.strides, strict=True):
             if g is None or spec is None:
-                if g is not spec:
+                if g is not None or spec is not None:
                     return False
             elif g._spec is not spec or g._array.strides != strides:
                 return False
@@ -326,96 +305,6 @@ class _Block:
         for number, offset in self.offsets.items():
             self.owner._bind(number, storage.offset + offset)
         self.at = storage.offset
-
-
-class ReplayedBackward(Node):
-    """The node of a replayed call's results.
-
-    Attributes:
-        display: The name of the node that the recorded call had.
-    """
-
-    __slots__ = ("_left", "_replay", "display", "edge_specs", "output_count")
-
-    def __init__(self, replay: SplitReplay, left: ForwardPass, sources: list[Tensor]) -> None:
-        self.edges = [edge_to(t) for t in sources]
-        self.edge_specs = [t._spec for t in sources]
-        self.output_count = replay.output_count
-        self.display = "CompiledFunctionBackward"
-        self._replay: Any = replay
-        self._left: Any = left
-        self._begin()
-
-    def name(self) -> str:
-        """Return the name of the node that the recorded call had."""
-        return self.display
-
-    def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
-        """Replay the backward.
-
-        Raises:
-            GradientError: It was freed, or a tensor that it reads was written in place since.
-            RuntimeError: Second derivatives are asked for.
-        """
-        left, replay = self._left, self._replay
-        if left is None:
-            raise freed(self.display)
-        if create:
-            raise RuntimeError(
-                "compile: the backward of a compiled function cannot be differentiated "
-                "(create_graph=True). Call the function as it is written: compile(f, disable=True)."
-            )
-        _need_unwritten(left, self.display)
-        if not replay.fits(grads):
-            return self._as_written(grads)
-        found = replay.run_backward(left, grads, retain)
-        if not retain:
-            self._left = None
-        return found
-
-    def _as_written(self, grads: Any) -> Any:
-        # Gradients of another layout, or of some outputs only: by the function itself.
-        left, replay = self._left, self._replay
-        if replay.writes_outside():
-            raise RuntimeError(
-                "compile: backward got other gradients than when the function was recorded (of "
-                "another layout, or not of all outputs), and the function cannot be called again, "
-                "for it writes to tensors that are there before, such as running averages. Call "
-                "it as it is written: compile(f, disable=True)."
-            )
-        generators = [e.generator for e in replay.program.entries if isinstance(e, Draw)]
-        now = [(g, g._seed, g._offset) for g in generators]
-        try:
-            for g, start in zip(reversed(generators), reversed(left.starts), strict=True):
-                g._seed, g._offset = start
-            with enable_grad():
-                result = left.call.again()
-        finally:
-            for g, seed, offset in now:
-                g._seed, g._offset = seed, offset
-        leaves, _ = tree_flatten(result)
-        outputs = {r.output: x for r, x in zip(replay.program.results, leaves, strict=True)
-                   if isinstance(r, Result) and r.output >= 0}  # fmt: skip
-        pairs = [(outputs[k], g) for k, g in enumerate(grads) if g is not None]
-        sources = [
-            left.call.tensors[k] if k < replay.program.argument_count else replay.program.tensors[k]
-            for k in replay.program.sources
-        ]
-        roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
-        return gradients_of(roots, sources, arriving, False, False, True, False)
-
-    def release(self) -> None:
-        """Free what forward has left."""
-        self._left = None
-
-
-def _need_unwritten(left: ForwardPass, name: str) -> None:
-    results = any(left.storages[n].version != version for n, version in left.versions.items())
-    if results or any(storage.version != version for _, storage, version in left.held.values()):
-        raise GradientError(
-            f"A tensor kept by {name}, of a compiled function, has been modified by an inplace "
-            "operation after it was kept. Use the out-of-place op, or clone before changing it."
-        )
 
 
 def _view_of(g: Tensor, place: Any, spec: Any) -> Tensor:

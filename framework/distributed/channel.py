@@ -21,6 +21,7 @@ import numpy as np
 
 from ..device import device
 from ..devices import backend
+from ..modes import local
 from .fake import FakeTransport, imagining
 from .transport import NOBODY, DistBackendError, Transfer, Transport
 
@@ -155,6 +156,7 @@ class Channel:
         Raises:
             DistBackendError: An earlier one failed.
         """
+        _refuse_capture()
         with _lock:
             self._require_open(what)
             self._number += 1
@@ -175,6 +177,7 @@ class Channel:
         Raises:
             DistBackendError: An earlier collective failed.
         """
+        _refuse_capture()
         with _lock:
             self._require_open(what)
             call = Call(self, what, 0)
@@ -320,3 +323,10 @@ def _different(call: Call, lines: Any) -> str:
 
 def _bytes(array: Any) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _refuse_capture() -> None:
+    # A replay of kernel calls would send nothing.
+    capture = local.state.capture
+    if capture is not None:
+        capture.refuse("it exchanges messages with other processes")

@@ -231,7 +231,8 @@ def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
 
 def _drawn(generator: Generator, n: int) -> Rng:
     capture = local.state.capture
-    return generator.draw(n) if capture is None else capture.draw(generator, n)  # type: ignore[no-any-return]
+    found: Rng = generator.draw(n) if capture is None else capture.draw(generator, n)
+    return found
 
 
 def manual_seed(seed: int) -> Generator:

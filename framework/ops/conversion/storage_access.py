@@ -12,6 +12,7 @@ from ...autograd.view_history import check_writable
 from ...devices.storage_bytes import length_of
 from ...dtypes import get_default_dtype
 from ...memory.ledger import SAVED, TEMPORARY
+from ...modes import value_read
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.factory import dtype_of, new
@@ -29,18 +30,21 @@ def is_storage(obj: Any) -> bool:
 @function(method=True, public=False)
 def untyped_storage(input: Tensor) -> UntypedStorage:
     """Return the storage of this tensor as bytes."""
+    value_read("untyped_storage")
     return UntypedStorage._handle(input._storage, input.device)
 
 
 @function(method=True, public=False)
 def storage(input: Tensor) -> TypedStorage:
     """Return the storage of this tensor as elements."""
+    value_read("storage")
     return TypedStorage._handle(input._storage, input.device, input.dtype)
 
 
 @function(method=True, public=False)
 def _typed_storage(input: Tensor) -> TypedStorage:
     """Return the storage of this tensor as elements."""
+    value_read("storage")
     return TypedStorage._handle(input._storage, input.device, input.dtype)
 
 

@@ -1,0 +1,318 @@
+"""What a function can reach, found by walking: what its calls may depend on.
+
+The walk starts at the function: the variables that its code names, in its closure and among its
+globals, and from there through functions, modules, objects and containers. Of each dict and list it
+notes who is in it (``guards.py`` compares). Code of lowtide, of NumPy and
+of the standard library is not walked: it keeps no state that a kernel call depends on, but for the
+modes that ``call.py`` compares.
+
+What cannot be compared, such as an iterator or a random generator of Python's, is an error: a
+recording that uses it would be silently wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import logging
+import pathlib
+import random
+import re
+import sys
+import sysconfig
+import threading
+import types
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..device import device
+from ..dtypes import dtype
+from ..errors import CaptureError
+from ..memory_format import layout, memory_format
+from ..random.generator import Generator
+from ..spec import Size
+from ..tensor import Tensor
+
+MOST_OBJECTS = 50_000
+SMALL_ARRAY = 1 << 12  # bytes of a NumPy array that is compared by its contents
+MISSING = object()
+CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis),
+              type(NotImplemented), np.generic, np.dtype, dtype, device, Size, layout,
+              memory_format, range, slice,
+              re.Pattern, decimal.Decimal, fractions.Fraction, datetime.date, datetime.timedelta,
+              uuid.UUID, pathlib.PurePath, enum.Enum)  # fmt: skip
+_OPAQUE = (Generator, logging.Logger, logging.LoggerAdapter, weakref.ref, types.BuiltinFunctionType,
+           types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
+           types.ClassMethodDescriptorType, types.GetSetDescriptorType, np.ufunc, property,
+           threading.local, type(threading.Lock()), type(threading.RLock()))  # fmt: skip
+_WALKED_FROM_LIBRARY = (types.SimpleNamespace, argparse.Namespace)
+_LIVE_NUMBERS = {"param_groups", "get_last_lr", "last_epoch", "_step_count", "get_scale"}
+_FRAMEWORK, _DATA = "lowtide.framework.", "lowtide.framework.data."
+_DISTRIBUTIONS = "lowtide.framework.distributions."
+_PATHS = tuple({sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib")})
+
+
+class Walk:
+    """What a function can reach.
+
+    Args:
+        function: The function, or module.
+        arguments: What it is given that is no tensor: walked too.
+
+    Attributes:
+        tensors: The tensors that were found, in the order of the walk.
+        live: Objects whose calls replays make anew: optimizers, schedulers, scalers.
+
+    Raises:
+        CaptureError: Something cannot be compared.
+    """
+
+    def __init__(self, function: Any, arguments: Any = ()) -> None:
+        self.tensors: list[Tensor] = []
+        self.live: list[Any] = []
+        self._dicts: list[tuple[Any, list[Any], list[Any], str]] = []
+        self._lists: list[tuple[Any, list[Any], str]] = []
+        self._names: list[tuple[Any, str, Any, str]] = []
+        self._cells: list[tuple[Any, Any, str]] = []
+        self._slots: list[tuple[Any, str, Any, str]] = []
+        self._arrays: list[tuple[np.ndarray, bytes, str]] = []
+        self._seen: dict[int, Any] = {}
+        self._code: set[Any] = set()
+        self._names_live = ""
+        self._named: set[str] = set()  # by the code that was walked
+        self._unnamed: dict[str, list[Any]] = {}  # methods that no code has named so far
+        self._waiting: list[tuple[Any, str]] = [
+            (function, _name(function)),
+            (arguments, "argument"),
+        ]
+        while self._waiting:
+            self._visit(*self._waiting.pop())
+        if self.live and self._names_live:
+            raise CaptureError(
+                f"it names {self._names_live}, which a {type(self.live[0]).__name__} changes with "
+                "each step"
+            )
+
+    def reaches(self, x: Any) -> bool:
+        """True if the walk has come by an object: it is the same at each call."""
+        return id(x) in self._seen
+
+    def _visit(self, value: Any, name: str) -> None:  # noqa: C901 - a branch a kind
+        cls = type(value)
+        if isinstance(value, (*CONSTANTS, *_OPAQUE)):
+            return
+        if id(value) in self._seen:
+            return
+        if len(self._seen) >= MOST_OBJECTS:
+            raise CaptureError(f"it can reach more than {MOST_OBJECTS} objects, by {name}")
+        self._seen[id(value)] = value
+        if isinstance(value, Tensor):
+            self._tensor(value, name)
+        elif isinstance(value, type):
+            self._class(value, name)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, name)
+        elif isinstance(value, types.MethodType):
+            self._later((value.__self__, name), (value.__func__, name))
+        elif isinstance(value, types.ModuleType):
+            return
+        elif isinstance(value, functools.partial):
+            self._later((value.func, name), (value.args, name), (value.keywords, name))
+        elif isinstance(value, staticmethod | classmethod):
+            self._later((value.__func__, name))
+        elif hasattr(value, "__wrapped__") and callable(value):
+            self._later((value.__wrapped__, name))
+        elif isinstance(value, dict | types.MappingProxyType):
+            self._dict(value, name)
+            if cls is not dict and hasattr(value, "__dict__"):
+                self._dict(value.__dict__, name)
+        elif isinstance(value, list | deque | set):
+            self._lists.append((value, list(value), name))
+            self._later(*((x, name) for x in value))
+        elif isinstance(value, tuple | frozenset):
+            self._later(*((x, name) for x in value))
+        elif isinstance(value, np.ndarray):
+            if value.nbytes > SMALL_ARRAY:
+                raise CaptureError(f"it can reach a NumPy array by {name}, of {value.nbytes} bytes")
+            self._arrays.append((value, value.tobytes(), name))
+        elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
+            raise CaptureError(f"it can reach a random generator, by {name}")
+        elif hasattr(cls, "__next__"):
+            raise CaptureError(f"it can reach an iterator, by {name}")
+        elif hasattr(cls, "_captured_live"):
+            self._live_object(value, name)
+        else:
+            self._object(value, name)
+
+    def _later(self, *found: tuple[Any, str]) -> None:
+        self._waiting += [(v, n) for v, n in found if not isinstance(v, CONSTANTS)]
+
+    def _tensor(self, t: Tensor, name: str) -> None:
+        if t._node is not None:
+            raise CaptureError(f"{name} is a tensor with a graph from outside")
+        if t._spec.runs is not None or t.device.type != "cpu":
+            raise CaptureError(f"{name} is no dense tensor of the CPU")
+        self.tensors.append(t)
+        if type(t) is not Tensor and t.__dict__:
+            self._dict(t.__dict__, name)
+        if t._extra is not None:
+            self._dict(t._extra, name)
+
+    def _dict(self, d: Any, name: str) -> None:
+        self._dicts.append((d, list(d), list(d.values()), name))
+        for key, value in d.items():
+            self._later((value, f"{name}.{key}" if isinstance(key, str) else f"{name}[{key!r}]"))
+
+    def _object(self, value: Any, name: str) -> None:
+        cls = type(value)
+        if _is_library(cls.__module__) and not isinstance(value, _WALKED_FROM_LIBRARY):
+            return
+        if cls.__module__.startswith(_DATA):
+            raise CaptureError(f"it can reach a {cls.__name__}, by {name}: pass it batches")
+        if cls.__module__.startswith(_FRAMEWORK) and not cls.__module__.startswith(_DISTRIBUTIONS):
+            return  # an op, a backend: they hold caches, and nothing that a call depends on
+        self._later((cls, cls.__name__))
+        attributes = getattr(value, "__dict__", None)
+        slots = [s for c in cls.__mro__ for s in _slots_of(c)]
+        if attributes is None and not slots and cls.__flags__ & (1 << 8):  # made in C: immutable
+            raise CaptureError(f"it can reach a {cls.__name__}, by {name}, and cannot compare it")
+        if attributes is not None:
+            self._dict(attributes, name)
+        for slot in slots:
+            held = getattr(value, slot, MISSING)
+            self._slots.append((value, slot, held, f"{name}.{slot}"))
+            if held is not MISSING:
+                self._later((held, f"{name}.{slot}"))
+
+    def _live_object(self, value: Any, name: str) -> None:
+        # What a call makes anew moves with each step: only what it does to tensors is looked at.
+        self.live.append(value)
+        for attribute in type(value)._captured_live:
+            held = getattr(value, attribute)
+            self._slots.append((value, attribute, held, f"{name}.{attribute}"))
+            self._later((held, f"{name}.{attribute}"))
+        for group in getattr(value, "param_groups", ()):
+            params = group["params"]
+            self._lists.append((params, list(params), f"{name}.param_groups"))
+            self._later(*((p, name) for p in params))
+
+    def _class(self, cls: type, name: str) -> None:
+        for c in cls.__mro__:
+            if _is_library(c.__module__) or _is_lowtide(c.__module__):
+                continue
+            for key, value in vars(c).items():
+                if isinstance(value, property):
+                    found = (value.fget, f"{c.__name__}.{key}")
+                    if key in self._named:
+                        self._later(found)
+                    else:
+                        self._unnamed.setdefault(key, []).append(found)
+                elif not key.startswith("__") or callable(value):
+                    self._names.append((_Attributes(c), key, value, f"{c.__name__}.{key}"))
+                    if key in self._named or key == "forward" or key.startswith("__"):
+                        self._later((value, f"{c.__name__}.{key}"))
+                    else:
+                        self._unnamed.setdefault(key, []).append((value, f"{c.__name__}.{key}"))
+
+    def _function(self, f: Any, name: str) -> None:
+        if _is_library(f.__module__) or _is_lowtide(f.__module__):
+            for cell in f.__closure__ or ():  # a library's decorator around the user's function
+                held = contents_of(cell)
+                if isinstance(held, types.FunctionType | types.MethodType | functools.partial):
+                    self._later((held, name))
+            return
+        names = set(_names_in(f.__code__))
+        self._names_live = self._names_live or next(iter(sorted(_LIVE_NUMBERS & names)), "")
+        self._named |= names
+        for method in names & self._unnamed.keys():
+            self._later(*self._unnamed.pop(method))
+        for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+            held = contents_of(cell)
+            if held is not MISSING:
+                self._cells.append((cell, held, variable))
+                self._later((held, variable))
+        self._later(*((d, f"{name}'s default") for d in f.__defaults__ or ()))
+        self._later(*((d, f"{name}'s default") for d in (f.__kwdefaults__ or {}).values()))
+        self._global_names(f.__globals__, names)
+
+    def _global_names(self, namespace: dict[str, Any], names: set[str], prefix: str = "") -> None:
+        for key in sorted(names & namespace.keys()):
+            value = namespace[key]
+            self._names.append((namespace, key, value, f"{prefix}{key}"))
+            if not isinstance(value, types.ModuleType):
+                self._later((value, f"{prefix}{key}"))
+                continue
+            names_of = (id(value), frozenset(names))
+            users = not (_is_library(value.__name__) or _is_lowtide(value.__name__))
+            if users and names_of not in self._code:
+                self._code.add(names_of)
+                self._global_names(vars(value), names, f"{prefix}{key}.")
+
+
+class _Attributes:
+    # A class's own attributes, as a dict to look names up in.
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def get(self, key: str, default: Any) -> Any:
+        return self.cls.__dict__.get(key, default)
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+        elif isinstance(constant, str) and constant.isidentifier():  # of getattr
+            yield constant
+
+
+def _slots_of(cls: type) -> list[str]:
+    if _is_library(cls.__module__):
+        return []
+    slots = cls.__dict__.get("__slots__", ())
+    slots = (slots,) if isinstance(slots, str) else slots
+    return [s for s in slots if s not in ("__dict__", "__weakref__")]
+
+
+@functools.cache
+def _is_library(name: str | None) -> bool:
+    # Of the standard library or NumPy.
+    if not name:
+        return True
+    if name.partition(".")[0] in ("numpy", "builtins", "numba", "cupy"):
+        return True
+    path = getattr(sys.modules.get(name), "__file__", None)
+    if path is None:
+        return name != "__main__" and name in sys.stdlib_module_names
+    return name.partition(".")[0] in sys.stdlib_module_names and str(path).startswith(_PATHS)
+
+
+@functools.cache
+def _is_lowtide(name: str | None) -> bool:
+    first, _, rest = (name or "").partition(".")
+    return first in ("lowtide", "torch") and not rest.startswith("recipes")
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def contents_of(cell: Any) -> Any:
+    """Return what a variable of a closure holds; ``MISSING`` if it is not set yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty: a variable that is not set yet
+        return MISSING
