@@ -98,7 +98,8 @@ def may_replay() -> bool:
     state = local.state
     ledger = backend(CPU).ledger
     return (
-        state.capture is None
+        stance[0] == "default"
+        and state.capture is None
         and state.saver is None
         and state.recorder is None
         and state.dependence is None
@@ -121,6 +122,7 @@ def _modes() -> tuple[Any, ...]:
     return state.grad, state.inference, autocast, defaults, others
 
 
+stance = ["default"]  # or "force_eager": no call is recorded or replayed
 _settings: list[Callable[[], Any]] = []
 
 

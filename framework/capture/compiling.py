@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from typing import Any
 
 from ..modes import local
+from . import call
 from .compiled import CompiledFunction
 
 module_compilers: list[tuple[type, Callable[..., Any]]] = []  # modules/compiled.py
@@ -92,14 +94,14 @@ def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
         return fn
 
     @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def kept_out(*args: Any, **kwargs: Any) -> Any:
         capture = local.state.capture
         if capture is not None:
             name = getattr(fn, "__name__", type(fn).__name__)
             capture.refuse(f"it calls {name}, which compiler.disable keeps out")
         return fn(*args, **kwargs)
 
-    return call
+    return kept_out
 
 
 def is_compiling() -> bool:
@@ -111,6 +113,34 @@ def reset() -> None:
     """Forget all recordings."""
     for function in list(_compiled):
         function.forget()
+
+
+class set_stance(ContextDecorator):
+    """Set what compiled functions do; a context manager and a decorator restore what was set.
+
+    Args:
+        stance: "force_eager" lets every compiled function run as it is written. All other names of
+            PyTorch's stances are taken as "default".
+        **options: Accepted.
+    """
+
+    def __init__(self, stance: str = "default", **options: Any) -> None:
+        self._stance = "force_eager" if stance == "force_eager" else "default"
+        self._before = [call.stance[0]]
+        call.stance[0] = self._stance
+
+    def __call__(self, function: Any) -> Any:
+        """Decorate a function; outside of it the stance is what it was before."""
+        call.stance[0] = self._before[0]
+        return super().__call__(function)
+
+    def __enter__(self) -> None:
+        self._before.append(call.stance[0])
+        call.stance[0] = self._stance
+
+    def __exit__(self, *exc: object) -> None:
+        self._before.pop()
+        call.stance[0] = self._before[0]
 
 
 def explain(fn: Any, *args: Any, **kwargs: Any) -> str:

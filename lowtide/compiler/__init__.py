@@ -10,6 +10,7 @@ from lowtide.framework.capture.compiling import disable as disable
 from lowtide.framework.capture.compiling import explain as explain
 from lowtide.framework.capture.compiling import is_compiling as is_compiling
 from lowtide.framework.capture.compiling import reset as reset
+from lowtide.framework.capture.compiling import set_stance as set_stance
 from lowtide.modules.compiled import OptimizedModule as OptimizedModule
 
 
@@ -45,11 +46,6 @@ def cudagraph_mark_step_begin() -> None:
 def list_backends(exclude_tags: Any = ()) -> list[str]:
     """Return no names: there is one way to replay."""
     return []
-
-
-def set_stance(stance: Any = "default", **options: Any) -> Any:
-    """Accept a wish; return a context that changes nothing."""
-    return contextlib.nullcontext()
 
 
 class _Config:

@@ -117,8 +117,12 @@ def test_switches_are_set_and_put_back() -> None:
     lt.compiler.config.anything = 3
     assert lt.compiler.config.anything == 3
     assert lt.compiler.config.other is False
+    double = lt.compile(lambda x: x + x)
     with lt.compiler.set_stance("force_eager"), lt.compiler.config.patch(x=1):
-        pass
+        [double(lt.ones(1)) for _ in range(3)]
+    assert double.replays == 0
+    [double(lt.ones(1)) for _ in range(3)]
+    assert double.replays == 1
 
 
 def test_reductions_have_numbers() -> None:

@@ -170,7 +170,6 @@ REFUSED = {
     "torch.ops.load_library('x.so')": ("OSError", "compiled against PyTorch"),
     "torch.ops.torchvision.nms": ("AttributeError", "torch.library.custom_op"),
     "torch.ops.aten.nonsense(1)": ("NotImplementedError", "torch.ops.aten.nonsense"),
-    "torch._dynamo.explain(F.relu)": ("NotImplementedError", "lowtide compiles none"),
     "torch._C.parse_schema('f()')": ("NotImplementedError", "docs/add_an_op.md"),
     "torch.export.export(None)": ("NotImplementedError", "torch.export.export"),
     "torch.ao.quantization.prepare(None)": ("NotImplementedError", "no quantized tensors"),

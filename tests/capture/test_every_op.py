@@ -54,6 +54,7 @@ def moved(inputs: list[Any], others: list[Any]) -> None:
                 x.copy_(y)
 
 
+@pytest.mark.quick(300)
 @pytest.mark.parametrize(("name", "number"), IDS, ids=[f"{n}-{k}" for n, k in IDS])
 def test_a_replay_has_the_bits_of_the_plain_call(name: str, number: int) -> None:
     op = registry.OPS[name]

@@ -86,6 +86,7 @@ def pair(seed: int, split: bool) -> Any:
     return found
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("first", range(0, 5 * COUNT, COUNT))
 @pytest.mark.parametrize("split", [False, True])
 def test_programs_replay_the_same_bits(first: int, split: bool) -> None:

@@ -8,6 +8,7 @@ from lowtide.compiler import allow_in_graph as allow_in_graph
 from lowtide.compiler import assume_constant_result as assume_constant_result
 from lowtide.compiler import config as config
 from lowtide.compiler import disable as disable
+from lowtide.compiler import explain as compiler_explain
 from lowtide.compiler import is_compiling as is_compiling
 from lowtide.compiler import is_dynamo_compiling as is_dynamo_compiling
 from lowtide.compiler import list_backends as list_backends
@@ -55,15 +56,13 @@ def mark_static_address(t: Any, guard: bool = True) -> None:
 
 
 def explain(f: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse: there is nothing to explain.
+    """Return a function that calls ``f`` and says what was recorded, as ``compiler.explain`` does.
 
-    Raises:
-        NotImplementedError: Always.
+    With arguments, call it at once.
     """
-    raise NotImplementedError(
-        "torch._dynamo.explain tells how a function is compiled; lowtide compiles none. "
-        "lowtide.profiling shows what a function costs."
-    )
+    if args or kwargs:
+        return compiler_explain(f, *args, **kwargs)
+    return lambda *given, **named: compiler_explain(f, *given, **named)
 
 
 def is_dynamo_supported() -> bool:
