@@ -8,14 +8,17 @@ from typing import Any
 
 from .. import execution
 from ..attribution import scopes
+from ..autograd.engine import backward
+from ..autograd.node import Alias, attach
 from ..device import device, get_default_device
 from ..devices import backend
 from ..dtypes import get_default_dtype
-from ..interop.pytree import tree_flatten
+from ..interop.pytree import tree_flatten, tree_map
 from ..modes import local
 from ..storage import Storage
-from ..tensor import Tensor
+from ..tensor import Tensor, wrap
 from .kernel_recorder import owner_of
+from .recorder import is_freed, leaf_of
 
 CPU = device("cpu")
 
@@ -35,12 +38,17 @@ class Call:
         others: All other arguments.
         owners: Who owns the memory of each tensor.
         key: What calls of one kind have in common: specs, strides, values, modes.
+        autocast: The dtypes of autocast, as ``modes.State`` has them.
+        guards: What the recording that is replayed for it depends on (``guards.py``).
     """
+
+    guards: Any = None
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.again = functools.partial(function, *args, **kwargs)
+        self.autocast = local.state.autocast
         self.reason: str | None = None
         self.tensors: list[Tensor] = []
         self.others: list[Any] = []
@@ -129,3 +137,78 @@ _settings: list[Callable[[], Any]] = []
 def depends_on(ask: Callable[[], Any]) -> None:
     """Let recordings hold only while ``ask()`` returns the same: a setting of all modules."""
     _settings.append(ask)
+
+
+class Inside:
+    """A call's arguments as the recorded function gets them: its graph ends at them.
+
+    Those that require grad are given as other tensors of the same bytes, which lead to leaves.
+
+    Attributes:
+        tensors: The tensors among the arguments, in order.
+        function: Calls the function with them.
+    """
+
+    def __init__(self, call: Call) -> None:
+        args, kwargs = call.again.args, call.again.keywords
+        recording = local.state.grad
+        self.outer = [t for t in call.tensors if t._requires_grad and recording]
+        self._inner = {id(t): _cut(t) for t in self.outer}
+        self.tensors = [self._inner.get(id(t), t) for t in call.tensors]
+        self._versions = [t._storage.version for t in self.outer]
+        if self.outer:
+            args, kwargs = tree_map(self._given, (args, kwargs))
+        self.function = functools.partial(call.again.func, *args, **kwargs)
+
+    def _given(self, x: Any) -> Any:
+        return self._inner.get(id(x), x) if isinstance(x, Tensor) else x
+
+    def returned(self, result: Any) -> Any:
+        """Return the function's result with the caller's own tensors in it."""
+        own = {id(inner): t for t in self.outer for inner in (self._inner[id(t)],)}
+        if not own:
+            return result
+        return tree_map(lambda x: own.get(id(x), x) if isinstance(x, Tensor) else x, result)
+
+    def need_unwritten(self) -> None:
+        """Raise an error if the call has written to an argument that requires grad.
+
+        Raises:
+            RuntimeError: It has, and did not in its first call.
+        """
+        if any(t._storage.version != v for t, v in zip(self.outer, self._versions, strict=True)):
+            raise RuntimeError(
+                "compile: the function has written to an argument that requires grad, and did not "
+                "when it was first called. Call it as it is written: compile(f, disable=True)."
+            )
+
+    def pass_on(self) -> bool:
+        """Pass on gradients that a backward inside the call has brought to the arguments."""
+        reached = [(t, leaf_of(self._inner[id(t)])._grad) for t in self.outer]
+        found = [(t, g) for t, g in reached if g is not None]
+        if found:
+            backward([t for t, _ in found], [g for _, g in found])
+        return bool(found)
+
+
+def _cut(t: Tensor) -> Tensor:
+    leaf = wrap(t._array, t._spec, t._storage)
+    leaf._requires_grad = True
+    inner = wrap(t._array, t._spec, t._storage)
+    attach(inner, Alias(leaf))
+    return inner
+
+
+def changed_by(tensors: list[Tensor]) -> Callable[[], str | None]:
+    """Return a function that tells, after a call, what it did to arguments that require grad."""
+    before = [(t, t._storage.version, t._grad, t._node) for t in tensors if t._requires_grad]
+
+    def tell() -> str | None:
+        for t, version, g, node in before:
+            if t._storage.version != version:
+                return "it writes to an argument that requires grad"
+            if t._grad is not g or (node is not None and is_freed(node)):
+                return "its backward goes through an argument"
+        return None
+
+    return tell

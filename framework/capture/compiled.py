@@ -24,7 +24,7 @@ from ..errors import CaptureError, CaptureWarning
 from ..ops.autocast_policy import thread
 from ..storage import Storage
 from ..tensor import Tensor
-from .call import Call, may_replay, memory_of
+from .call import Call, Inside, changed_by, may_replay, memory_of
 from .checking import Snapshot, checked
 from .guards import Guards
 from .program import Value
@@ -95,14 +95,18 @@ class CompiledFunction:
         if kind is None:
             if len(self._kinds) > 8 * MOST_RECORDINGS:
                 return self._as_written("it is called in too many ways", args, kwargs)
-            self._kinds[call.key] = _Kind()
-            return self.function(*args, **kwargs)
+            kind = self._kinds[call.key] = _Kind()
+            tell = changed_by(call.tensors)
+            result = self.function(*args, **kwargs)
+            kind.reason = tell()
+            return result
         if kind.reason is not None:
             return self._as_written(kind.reason, args, kwargs)
         for recording in list(kind.recordings):
             change = recording.changed(call)
             if change is None:
                 self.replays += 1
+                call.guards = recording.guards
                 if self.check and self.replays % self.check == 0:
                     return self._checked(recording, call)
                 return recording.replay(call)
@@ -126,7 +130,8 @@ class CompiledFunction:
             return self._refused(kind, str(error), args, kwargs)
         before = _python_randomness()
         gradients = _gradients(guards.tensors)
-        recorder = Recorder(call.tensors, guards)
+        inside = Inside(call)
+        recorder = Recorder(inside.tensors, guards)
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(_is_plain_gradient(g) for g in gradients if g is not None):
@@ -134,10 +139,13 @@ class CompiledFunction:
         casts, thread.cache = thread.cache, {}  # weights that others converted are not in the call
         try:
             with recorder:
-                result = self.function(*args, **kwargs)
+                result = inside.function()
                 thread.cache = casts  # the recorder sees the call's own ones go
         finally:
             thread.cache = casts
+        inside.need_unwritten()
+        if inside.pass_on():
+            recorder.refuse("its backward goes through an argument")
         recorder.finish(result)
         changed = guards.changed()
         if recorder.reason is None and recorder.outputs:
@@ -156,10 +164,14 @@ class CompiledFunction:
                 self._note_refusal(kind, f"it changes {changed.name} in each call")
         elif recorder.outputs:
             keep = functools.partial(self._keep, kind, guards, gradients)
-            RecordingBackward(recorder, sources, keep)
+            outer = [
+                call.tensors[k] if k < len(call.tensors) else recorder.program.tensors[k]
+                for k in recorder.program.sources
+            ]
+            RecordingBackward(recorder, sources, outer, keep)
         else:
             self._keep(kind, guards, gradients, Replay(recorder.program))
-        return result
+        return inside.returned(result)
 
     def _keep(self, kind: _Kind, guards: Guards, gradients: Any, replay: Any) -> None:
         kind.waiting = 0

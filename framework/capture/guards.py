@@ -70,6 +70,9 @@ class Guards(Walk):
                     return Change(dotted, lasting)
             elif list(d) != keys:
                 return Change(name, False)
+        for d, keys, name in self._partly:
+            if list(d) != keys:
+                return Change(name, False)
         for items, values, name in self._lists:
             alike = len(items) == len(values) and all(map(is_, items, values))
             if not (alike or _equal_lists(items, values)):
@@ -88,9 +91,9 @@ class Guards(Walk):
         lists = [items for items, values, _ in self._lists if values]
         empty = [d for d, keys, _, _ in self._dicts if not keys]
         empty += [items for items, values, _ in self._lists if not values]
-        self._keyed = dicts
+        self._keyed = [*dicts, *[d for d, _, _ in self._partly]]
         contents = [*dicts, *lists]
-        keys = list(chain.from_iterable(dicts))
+        keys = list(chain.from_iterable(self._keyed))
         values = list(chain.from_iterable(map(_values_of, contents)))
         self._contents = contents, empty, keys, values
 

@@ -197,7 +197,7 @@ class Recorder(KernelRecorder):
             value.changed |= value.kind == CONSTANT
             value.kind = FRESH
         output = -1
-        if x._requires_grad and (x._node is None or not _is_freed(x._node)):
+        if x._requires_grad and (x._node is None or not is_freed(x._node)):
             if x._node is None:
                 return self.refuse("it returns a new leaf")
             output = next((k for k, o in enumerate(self.outputs) if o is x), len(self.outputs))
@@ -221,16 +221,16 @@ class Recorder(KernelRecorder):
     def sources(self) -> list[Tensor]:
         """Return the tensors whose gradients the backward of the outputs computes.
 
-        Or refuse: a hook on one of them would run twice.
+        Of an argument, that is the leaf at which the graph of the call ends. Or refuse: a hook on
+        one of them would run twice.
         """
         found = [k for k, t in enumerate(self._tensors) if t._requires_grad]
-        for k in found:
-            t = self._tensors[k]
-            hooks = t._extra if t._node is None else t._node.extra
+        for k in found[:]:
+            hooks = self._tensors[k]._extra
             if hooks and any(isinstance(key, tuple) and key[0] == "tensor" for key in hooks):
                 self.refuse("a tensor whose gradient it computes has hooks")
         self.program.sources = found
-        return [self._tensors[k] for k in found]
+        return [leaf_of(self._tensors[k]) for k in found]
 
     def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:
         """Note that the backward of the outputs begins, from these gradients."""
@@ -291,8 +291,8 @@ class Recorder(KernelRecorder):
                 self.program.dropped.append(k)
 
 
-def _is_freed(node: Any) -> bool:
-    # Whether a backward pass has gone through the graph behind a node, and freed what it saved.
+def is_freed(node: Any) -> bool:
+    """True if a backward pass has gone through the graph behind a node, and freed what it saved."""
     seen = {node}
     waiting = [node]
     freed = False
@@ -310,3 +310,8 @@ def _is_freed(node: Any) -> bool:
                 seen.add(target)
                 waiting.append(target)
     return freed
+
+
+def leaf_of(t: Tensor) -> Tensor:
+    """Return the leaf behind an argument as a recorded function gets it (``call.py``)."""
+    return t if t._node is None else t._node.edges[0][0]

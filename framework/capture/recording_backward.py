@@ -26,16 +26,21 @@ class RecordingBackward(Node):
 
     Args:
         recorder: Has recorded the call.
-        sources: The tensors whose gradients the backward computes.
+        sources: The tensors whose gradients the backward computes, inside the call.
+        outer: The same tensors, outside.
         keep: Called with the program, ready to run; or with a reason why there is none.
     """
 
     __slots__ = ("_keep", "_outputs", "_recorder", "_sources", "edge_specs", "output_count")
 
     def __init__(
-        self, recorder: Recorder, sources: list[Tensor], keep: Callable[[Any], None]
+        self,
+        recorder: Recorder,
+        sources: list[Tensor],
+        outer: list[Tensor],
+        keep: Callable[[Any], None],
     ) -> None:
-        self.edges = [edge_to(t) for t in sources]
+        self.edges = [edge_to(t) for t in outer]
         self.edge_specs = [t._spec for t in sources]
         self.output_count = len(recorder.outputs)
         self._recorder: Any = recorder

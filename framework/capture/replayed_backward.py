@@ -10,7 +10,9 @@ from ..errors import GradientError
 from ..interop.pytree import tree_flatten
 from ..modes import enable_grad
 from ..tensor import Tensor
-from .program import Draw, Result
+from .call import Inside
+from .program import Result
+from .recorder import leaf_of
 from .replay import freed
 
 if TYPE_CHECKING:
@@ -84,31 +86,30 @@ class ReplayedBackward(Node):
         return found
 
     def _as_written(self, grads: Any) -> Any:
-        # Gradients of another layout, or of some outputs only: by the function itself.
+        # Gradients of another layout, or of other outputs: the function runs once more.
         left, replay = self._left, self._replay
-        if replay.writes_outside():
+        change = left.call.guards.changed()
+        if change is not None or not replay.runs_again():
+            why = (
+                f"{change.name} has changed since"
+                if change is not None
+                else "it computes results from tensors that it also writes"
+            )
             raise RuntimeError(
                 "compile: backward got other gradients than when the function was recorded (of "
-                "another layout, or not of all outputs), and the function cannot be called again, "
-                "for it writes to tensors that are there before, such as running averages. Call "
-                "it as it is written: compile(f, disable=True)."
+                "another layout, or of other results), and the function cannot be called again: "
+                f"{why}. Call it as it is written: compile(f, disable=True)."
             )
-        generators = [e.generator for e in replay.program.entries if isinstance(e, Draw)]
-        now = [(g, g._seed, g._offset) for g in generators]
-        try:
-            for g, start in zip(reversed(generators), reversed(left.starts), strict=True):
-                g._seed, g._offset = start
-            with enable_grad():
-                result = left.call.again()
-        finally:
-            for g, seed, offset in now:
-                g._seed, g._offset = seed, offset
+        with replay.as_it_was(left), enable_grad():
+            inside = Inside(left.call)
+            result = inside.function()
         leaves, _ = tree_flatten(result)
         outputs = {r.output: x for r, x in zip(replay.program.results, leaves, strict=True)
                    if isinstance(r, Result) and r.output >= 0}  # fmt: skip
         pairs = [(outputs[k], g) for k, g in enumerate(grads) if g is not None]
+        count = replay.program.argument_count
         sources = [
-            left.call.tensors[k] if k < replay.program.argument_count else replay.program.tensors[k]
+            leaf_of(inside.tensors[k]) if k < count else replay.program.tensors[k]
             for k in replay.program.sources
         ]
         roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]

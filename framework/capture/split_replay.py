@@ -8,7 +8,8 @@ backward alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from ..autograd.node import attach
 from ..interop.pytree import tree_unflatten
 from ..memory.ledger import SAVED, TEMPORARY
-from ..modes import run_kernel
+from ..modes import local, run_kernel
 from ..tensor import Tensor, wrap
 from .arena import plan_offsets
 from .binding import OWN, Binding, Call, run_rows, values_of
@@ -264,9 +265,43 @@ class SplitReplay(Binding):
             return left.call.tensors[source]._spec
         return self.program.tensors[source]._spec
 
-    def writes_outside(self) -> bool:
-        """True if the call writes to memory that was there before."""
-        return bool(self._writes)
+    def runs_again(self) -> bool:
+        """True if the function gives the same results when it runs once more.
+
+        That is, if what it writes of memory that was there before matters only for what it writes
+        there: running averages do not matter for a normalization by the batch.
+        """
+        writes = set(self._writes)
+        for row in self.program.entries[: self._at]:
+            if not isinstance(row, Row) or writes.isdisjoint(values_of(row.arguments)):
+                continue
+            if not writes.issuperset(row.written):
+                return False
+        return True
+
+    @contextmanager
+    def as_it_was(self, left: ForwardPass) -> Iterator[None]:
+        """Let the function run again as in the call that left this, and undo what it changes."""
+        state, autocast = local.state, local.state.autocast
+        entries = [e for e in self.program.entries if isinstance(e, Draw)]
+        generators = [e.generator for e in entries]
+        places = [(g, g._seed, g._offset) for g in generators]
+        values = [self.program.values[n].tensor for n in self._writes]
+        count = self.program.argument_count
+        written = [left.call.tensors[k] if k < count else self.program.tensors[k] for k in values]
+        bits = [(t, t._array.copy(), t._storage.version) for t in written]
+        state.autocast = left.call.autocast
+        for g, start in zip(reversed(generators), reversed(left.starts), strict=True):
+            g._seed, g._offset = start
+        try:
+            yield
+        finally:
+            state.autocast = autocast
+            for g, seed, offset in places:
+                g._seed, g._offset = seed, offset
+            for t, array, version in bits:
+                np.copyto(t._array, array)
+                t._storage.version = version
 
     def describe(self) -> str:
         """Return what it consists of, in a few lines."""

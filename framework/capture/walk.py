@@ -56,6 +56,13 @@ _OPAQUE = (Generator, logging.Logger, logging.LoggerAdapter, weakref.ref, types.
            threading.local, type(threading.Lock()), type(threading.RLock()))  # fmt: skip
 _WALKED_FROM_LIBRARY = (types.SimpleNamespace, argparse.Namespace)
 _LIVE_NUMBERS = {"param_groups", "get_last_lr", "last_epoch", "_step_count", "get_scale"}
+_BY_NAME = {"getattr", "vars", "__dict__", "asdict", "attrgetter", "__getattribute__", "locals"}
+_OF_MAKING = {
+    "__init__", "__new__", "__post_init__", "__init_subclass__", "__del__", "__repr__", "__str__",
+    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__",
+}  # fmt: skip
+_MODULE_BASES = ("Module", "HooksMixin", "StateDictMixin", "ConversionMixin")
+_OF_MODULES = ("training", "_parameters", "_buffers", "_modules", "_call_hooks")
 _FRAMEWORK, _DATA = "lowtide.framework.", "lowtide.framework.data."
 _DISTRIBUTIONS = "lowtide.framework.distributions."
 _PATHS = tuple({sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib")})
@@ -90,6 +97,9 @@ class Walk:
         self._names_live = ""
         self._named: set[str] = set()  # by the code that was walked
         self._unnamed: dict[str, list[Any]] = {}  # methods that no code has named so far
+        self._unread: dict[str, list[Any]] = {}  # attributes that no code has named so far
+        self._partly: list[tuple[Any, list[Any], str]] = []  # dicts of which some are compared
+        self._dynamic = False  # some code names attributes by strings
         self._waiting: list[tuple[Any, str]] = [
             (function, _name(function)),
             (arguments, "argument"),
@@ -118,7 +128,7 @@ class Walk:
         if isinstance(value, Tensor):
             self._tensor(value, name)
         elif isinstance(value, type):
-            self._class(value, name)
+            self._class(value, name, made=True)
         elif isinstance(value, types.FunctionType):
             self._function(value, name)
         elif isinstance(value, types.MethodType):
@@ -180,18 +190,36 @@ class Walk:
             raise CaptureError(f"it can reach a {cls.__name__}, by {name}: pass it batches")
         if cls.__module__.startswith(_FRAMEWORK) and not cls.__module__.startswith(_DISTRIBUTIONS):
             return  # an op, a backend: they hold caches, and nothing that a call depends on
-        self._later((cls, cls.__name__))
+        self._class(cls, cls.__name__, made=False)
         attributes = getattr(value, "__dict__", None)
         slots = [s for c in cls.__mro__ for s in _slots_of(c)]
         if attributes is None and not slots and cls.__flags__ & (1 << 8):  # made in C: immutable
             raise CaptureError(f"it can reach a {cls.__name__}, by {name}, and cannot compare it")
         if attributes is not None:
-            self._dict(attributes, name)
+            if _is_users_own(cls):
+                self._attributes(attributes, name)
+            else:
+                self._dict(attributes, name)
         for slot in slots:
             held = getattr(value, slot, MISSING)
             self._slots.append((value, slot, held, f"{name}.{slot}"))
             if held is not MISSING:
                 self._later((held, f"{name}.{slot}"))
+
+    def _attributes(self, d: dict[str, Any], name: str) -> None:
+        # Of an object of the user's: those that some code names, which may be walked later; and
+        # what is a module's.
+        self._partly.append((d, list(d), name))
+        for key, value in d.items():
+            found = (d, key, value, f"{name}.{key}")
+            if self._dynamic or key in self._named or key in _OF_MODULES:
+                self._attribute(*found)
+            else:
+                self._unread.setdefault(key, []).append(found)
+
+    def _attribute(self, d: dict[str, Any], key: str, value: Any, name: str) -> None:
+        self._names.append((d, key, value, name))
+        self._later((value, name))
 
     def _live_object(self, value: Any, name: str) -> None:
         # What a call makes anew moves with each step: only what it does to tensors is looked at.
@@ -205,7 +233,11 @@ class Walk:
             self._lists.append((params, list(params), f"{name}.param_groups"))
             self._later(*((p, name) for p in params))
 
-    def _class(self, cls: type, name: str) -> None:
+    def _class(self, cls: type, name: str, made: bool) -> None:
+        # Its methods; those that make an object only where the code names the class.
+        if (cls, made) in self._code:
+            return
+        self._code.add((cls, made))
         for c in cls.__mro__:
             if _is_library(c.__module__) or _is_lowtide(c.__module__):
                 continue
@@ -218,7 +250,8 @@ class Walk:
                         self._unnamed.setdefault(key, []).append(found)
                 elif not key.startswith("__") or callable(value):
                     self._names.append((_Attributes(c), key, value, f"{c.__name__}.{key}"))
-                    if key in self._named or key == "forward" or key.startswith("__"):
+                    special = key.startswith("__") and (made or key not in _OF_MAKING)
+                    if key in self._named or key == "forward" or special:
                         self._later((value, f"{c.__name__}.{key}"))
                     else:
                         self._unnamed.setdefault(key, []).append((value, f"{c.__name__}.{key}"))
@@ -235,6 +268,10 @@ class Walk:
         self._named |= names
         for method in names & self._unnamed.keys():
             self._later(*self._unnamed.pop(method))
+        self._dynamic = self._dynamic or bool(names & _BY_NAME)
+        for key in list(self._unread if self._dynamic else names & self._unread.keys()):
+            for found in self._unread.pop(key):
+                self._attribute(*found)
         for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
             held = contents_of(cell)
             if held is not MISSING:
@@ -256,6 +293,12 @@ class Walk:
             if users and names_of not in self._code:
                 self._code.add(names_of)
                 self._global_names(vars(value), names, f"{prefix}{key}.")
+
+
+def _is_users_own(cls: type) -> bool:
+    # A class whose attributes only the user's code reads, but for those of every module.
+    ours = [c for c in cls.__mro__ if _is_lowtide(c.__module__)]
+    return not _is_lowtide(cls.__module__) and all(c.__name__ in _MODULE_BASES for c in ours)
 
 
 class _Attributes:

@@ -148,9 +148,25 @@ def autocast(net: Any, k: int) -> Any:
     return bits(out.float())
 
 
+def through_time(net: Any, k: int) -> Any:
+    h, total = data(), 0.0
+    for _ in range(4):  # each call takes the result of the one before
+        h = net(h).tanh()
+        total = total + h.square().mean()
+    total.backward()
+    return bits(h)
+
+
+def layouts_in_turn(net: Any, k: int) -> Any:
+    a, b = net(data()), net(data() + 1)
+    (a.sum() + b.square().mean()).backward()
+    return bits(a)
+
+
 LOOPS: list[Loop] = [usual, accumulates, two_at_once, in_turns, retained, gradient_of_input,
                      between_layers, by_grad, of_a_sum, changes_layout, result_written,
-                     evaluates_between, clipped, autocast]  # fmt: skip
+                     evaluates_between, clipped, autocast, through_time,
+                     layouts_in_turn]  # fmt: skip
 
 
 def pair(make: Any = Block) -> Any:
@@ -202,6 +218,86 @@ class Norm(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.norm(x) * self.rate
+
+
+class Cell(nn.Module):
+    """A recurrent cell, with running averages of what comes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.cell = nn.GRUCell(6, 6)
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, x: Any, h: Any) -> Any:
+        h = self.cell(self.norm(x), h)
+        return self.out(h), h
+
+
+def test_results_of_a_call_go_into_the_next() -> None:
+    def loop(net: Any, k: int) -> Any:
+        h, total = lt.zeros(8, 6), 0.0
+        for step in range(4):
+            y, h = net(data() + step, h)
+            total = total + y.square().mean()
+        total.backward()  # of the last call, no gradient of h arrives
+        return bits(h)
+
+    net, other = pair(Cell)
+    compiled = lt.compile(other, fullgraph=True)
+    run_both(loop, net, other, compiled)
+    assert compiled._compiled.replays >= 12
+    assert other.norm.num_batches_tracked.item() == 24
+
+
+def test_an_argument_that_is_written_is_left_to_the_function() -> None:
+    net = lt.compile(lambda x: x.mul_(2).sin())
+    net.quiet = True
+    for _ in range(4):
+        w = lt.ones(3, requires_grad=True)
+        x = w * 3
+        net(x).sum().backward()
+        assert np.allclose(w.grad.numpy(), 6 * np.cos(6.0))
+    assert net.replays == 0
+
+
+def test_a_backward_inside_reaches_the_callers_graph() -> None:
+    def f(x: Any) -> Any:
+        loss = (x * x).sum()
+        loss.backward()
+        return loss.detach()
+
+    compiled = lt.compile(f)
+    compiled.quiet = True
+    for _ in range(4):
+        w = lt.ones(3, requires_grad=True)
+        compiled(w * 2)
+        assert w.grad.tolist() == [8.0] * 3
+    assert compiled.replays == 0
+
+
+def test_attributes_that_no_code_of_the_step_names_may_change() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.net = Norm()
+            self.history: list[Any] = []
+            self.rate = 1.0
+
+        def report(self) -> None:
+            print(self.history[-1], self.missing)
+
+        @lt.compile(fullgraph=True)
+        def step(self, x: Any) -> Any:
+            return self.net(x).square().mean() * self.rate
+
+    t = Trainer()
+    for k in range(6):
+        t.rate = 1.0 + k // 4
+        with lt.no_grad():
+            t.history.append(t.step(data()).item())
+    assert t.step.replays == 3
+    t.missing = 1
+    assert t.history[3] * 2 == t.history[4]
 
 
 def test_running_averages_move_once_a_call() -> None:
