@@ -314,6 +314,17 @@ def test_views_and_foreign_memory_are_taken() -> None:
     assert f.replays >= 12
 
 
+def test_memory_of_others_is_let_go_after_a_call() -> None:
+    f = lt.compile(lambda x: x * 2, fullgraph=True)
+    for k in range(4):
+        array = np.full(1000, float(k), np.float32)
+        gone = weakref.ref(array)
+        assert f(lt.from_numpy(array))[0].item() == 2.0 * k
+        del array
+        assert gone() is None
+    assert f.replays == 2
+
+
 # What cannot be recorded
 
 
@@ -461,6 +472,35 @@ def test_between_calls_nothing_is_held_and_a_call_peaks_no_higher() -> None:
         peaks[f] = lt.max_memory_allocated() - before
         assert live() == before
     assert peaks[step] <= peaks[plain] * 1.01
+
+
+def test_storages_without_bytes_do_not_hide_others() -> None:
+    def f(x: Any) -> Any:
+        found = []
+        for _ in range(40):  # the pool's first block is among them
+            x = x * 1
+            found.append(x)
+            x[:0].clone()
+        return sum(found)
+
+    gc.collect()
+    compiled = lt.compile(f, fullgraph=True)
+    for k in range(5):
+        assert compiled(lt.full((3,), float(k))).tolist() == [40.0 * k] * 3
+    assert compiled.replays == 3
+
+
+def test_a_gradient_that_a_graph_keeps_is_guarded() -> None:
+    w = lt.ones(3, requires_grad=True)
+    f = lt.compile(lambda x: (w * x).sum().backward(), fullgraph=True)
+    for _ in range(4):
+        f(lt.ones(3))
+    assert f.replays == 2
+    scale = lt.ones(3, requires_grad=True)
+    kept = (scale * w.grad).sum()
+    f(lt.ones(3))
+    with pytest.raises(lt.GradientError, match="modified by an inplace"):
+        kept.backward()
 
 
 def test_results_have_memory_of_their_own() -> None:

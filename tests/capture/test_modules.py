@@ -245,9 +245,45 @@ def test_results_of_a_call_go_into_the_next() -> None:
 
     net, other = pair(Cell)
     compiled = lt.compile(other, fullgraph=True)
+    before = [[b._version for b in m.buffers()] for m in (net, other)]
     run_both(loop, net, other, compiled)
     assert compiled._compiled.replays >= 12
     assert other.norm.num_batches_tracked.item() == 24
+    moved = [
+        [b._version - v for b, v in zip(m.buffers(), versions, strict=True)]
+        for m, versions in zip((net, other), before, strict=True)
+    ]
+    assert moved == [[24] * 3] * 2
+
+
+def test_a_function_that_would_compute_something_else_does_not_run_again() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(lt.ones(6))
+            self.register_buffer("count", lt.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.count.add_(1)
+            return x * self.weight * self.count
+
+    net = lt.compile(Counts(), fullgraph=True)
+    for _ in range(4):
+        net(data()).square().mean().backward()
+    out = net(data())
+    with pytest.raises(RuntimeError, match="from tensors that it also writes"):
+        out.sum().backward()
+    assert net.count.item() == 5
+
+
+def test_a_mode_that_changes_before_backward_is_no_second_call() -> None:
+    net = lt.compile(Block(), fullgraph=True)
+    for _ in range(4):
+        net(data()).square().mean().backward()
+    out = net(data())
+    net.eval()
+    with pytest.raises(RuntimeError, match="training has changed since"):
+        out.sum().backward()
 
 
 def test_an_argument_that_is_written_is_left_to_the_function() -> None:
@@ -418,6 +454,40 @@ def test_a_step_peaks_no_higher_than_the_plain_one() -> None:
             net(x).square().mean().backward()
             peaks.append(lt.max_memory_allocated() - before)
     assert peaks[-1] <= 1.01 * peaks[3]
+
+
+def test_what_forward_leaves_counts_as_saved() -> None:
+    found = []
+    for compiled in (False, True):
+        lt.manual_seed(0)
+        net = Block(512).eval()
+        net = lt.compile(net) if compiled else net
+        x = data(256)
+        for _ in range(3):
+            net(x).square().mean().backward()
+        gc.collect()
+        before = lt.memory_stats()["by_role"]["saved"]
+        out = net(x)
+        found.append(lt.memory_stats()["by_role"]["saved"] - before)
+        del out
+    assert 0 < found[1] <= found[0]
+
+
+def test_a_large_gradient_that_arrives_goes_when_it_was_used() -> None:
+    peaks = []
+    for compiled in (False, True):
+        lt.manual_seed(0)
+        width = 256
+        net = nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+        net = lt.compile(net) if compiled else net
+        for _ in range(4):
+            loss = (net(lt.rand(4096, 8)) * 2).sum()
+            gc.collect()
+            before = lt.memory_allocated()
+            lt.reset_peak_memory_stats()
+            loss.backward()
+            peaks.append(lt.max_memory_allocated() - before)
+    assert peaks[-1] <= peaks[3] + (1 << 16)
 
 
 def test_the_wrapper_is_pytorchs() -> None:
