@@ -314,6 +314,16 @@ def test_views_and_foreign_memory_are_taken() -> None:
     assert f.replays >= 12
 
 
+def test_a_parameter_in_another_order_of_the_same_memory_is_noticed() -> None:
+    w = nn.Parameter(lt.arange(9.0).reshape(3, 3))
+    f = lt.compile(lambda x: (x @ w).detach(), fullgraph=True)
+    x = lt.rand(2, 3)
+    for _ in range(3):
+        f(x)
+    w.data = w.data.t()
+    assert bits(f(x)) == bits((x @ w).detach())
+
+
 def test_memory_of_others_is_let_go_after_a_call() -> None:
     f = lt.compile(lambda x: x * 2, fullgraph=True)
     for k in range(4):

@@ -336,6 +336,23 @@ def test_attributes_that_no_code_of_the_step_names_may_change() -> None:
     assert t.history[3] * 2 == t.history[4]
 
 
+def test_averages_that_a_graph_holds_are_left_to_the_function() -> None:
+    grads = []
+    for compiled in (False, True):
+        lt.manual_seed(0)
+        net: Any = Norm()
+        net = lt.compile(net) if compiled else net
+        for _ in range(4):
+            net(data()).square().mean().backward()
+        held = net.eval()(data())  # its backward reads the running averages
+        net.train()
+        net(data() * 3).square().mean().backward()
+        net.zero_grad()
+        held.square().mean().backward()
+        grads.append([bits(p.grad) for p in net.parameters()])
+    assert grads[0] == grads[1]
+
+
 def test_running_averages_move_once_a_call() -> None:
     net, other = pair(Norm)
     compiled = lt.compile(other, fullgraph=True)
