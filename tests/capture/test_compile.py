@@ -314,6 +314,37 @@ def test_views_and_foreign_memory_are_taken() -> None:
     assert f.replays >= 12
 
 
+def test_attributes_that_are_looked_up_by_strings_are_compared() -> None:
+    class Config:
+        def __init__(self) -> None:
+            self.factor_a = 1.0
+
+    config = Config()
+    f = lt.compile(lambda x: x * getattr(config, "factor_" + "ab"[0]), fullgraph=True)
+    for k in range(6):
+        config.factor_a = float(k // 3)
+        assert f(lt.ones(1)).item() == k // 3
+    assert f.replays == 3
+
+
+def test_a_write_that_the_first_call_did_not_make_is_an_error() -> None:
+    made = {"calls": 0}
+
+    @lt.compiler.disable
+    def writes() -> bool:
+        made["calls"] += 1
+        return made["calls"] > 1
+
+    def f(x: Any) -> Any:
+        return x.mul_(2).sin() if writes() else x.sin()
+
+    compiled = lt.compile(f)
+    w = lt.ones(3, requires_grad=True)
+    compiled(w * 1)
+    with pytest.raises(RuntimeError, match="written to an argument that requires grad"):
+        compiled(w * 1)
+
+
 def test_a_parameter_in_another_order_of_the_same_memory_is_noticed() -> None:
     w = nn.Parameter(lt.arange(9.0).reshape(3, 3))
     f = lt.compile(lambda x: (x @ w).detach(), fullgraph=True)

@@ -595,9 +595,11 @@ def test_bytes_that_an_interrupt_left_booked_are_booked_once() -> None:
 
 @pytest.mark.usefixtures("world_of_two")
 def test_after_forward_the_graph_keeps_no_gathered_bytes_but_small_ones() -> None:
-    def held(reshard: bool | None) -> int:
+    def held(reshard: bool | None, then: bool | None = None) -> int:
         before = lt.memory_stats()["by_role"]["communication"]
         model = sharded(Net(), reshard_after_forward=reshard)
+        if then is not None:
+            model.set_reshard_after_forward(then)
         x, _ = tokens_of(0, 0)
         loss = model(x).sum()
         found = lt.memory_stats()["by_role"]["communication"] - before
@@ -609,6 +611,8 @@ def test_after_forward_the_graph_keeps_no_gathered_bytes_but_small_ones() -> Non
     weights = 4 * 3 * 2 * WIDTH * HIDDEN
     assert held(True) == held(None) == vectors + table + few
     assert held(False) == held(True) + weights
+    assert held(True, then=False) == held(False)
+    assert held(False, then=True) == held(True)
 
 
 @pytest.mark.usefixtures("world_of_two")
