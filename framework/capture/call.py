@@ -9,7 +9,7 @@ from typing import Any
 from .. import execution
 from ..attribution import scopes
 from ..autograd.engine import backward
-from ..autograd.node import Alias, attach
+from ..autograd.node import Alias, attach, edge_to
 from ..device import device, get_default_device
 from ..devices import backend
 from ..dtypes import get_default_dtype
@@ -169,6 +169,11 @@ class Inside:
         if not own:
             return result
         return tree_map(lambda x: own.get(id(x), x) if isinstance(x, Tensor) else x, result)
+
+    def join(self) -> None:
+        """Let the graph of the call go on into the caller's graph, as that of a plain call does."""
+        for t in self.outer:
+            self._inner[id(t)]._node.edges = [edge_to(t)]
 
     def need_unwritten(self) -> None:
         """Raise an error if the call has written to an argument that requires grad.

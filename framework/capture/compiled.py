@@ -147,31 +147,39 @@ class CompiledFunction:
         if inside.pass_on():
             recorder.refuse("its backward goes through an argument")
         recorder.finish(result)
-        changed = guards.changed()
         if recorder.reason is None and recorder.outputs:
             kind.waiting += 1
             if kind.waiting > _ATTEMPTS:
                 recorder.refuse("its results require grad, and no backward follows")
         sources = recorder.sources() if recorder.outputs and recorder.reason is None else []
-        if recorder.reason is not None:
-            where = f" at {recorder.line}" if recorder.line else ""
-            self._note_refusal(kind, f"{recorder.reason}{where}")
-        elif not _same_randomness(before, _python_randomness()):
-            self._note_refusal(kind, "it draws from Python's or NumPy's random generator")
-        elif changed is not None:
-            kind.attempts += 1
-            if kind.attempts >= _ATTEMPTS:
-                self._note_refusal(kind, f"it changes {changed.name} in each call")
-        elif recorder.outputs:
-            keep = functools.partial(self._keep, kind, guards, gradients)
+        keep = functools.partial(self._keep, kind, guards, gradients)
+        reason = self._why_not(kind, recorder, guards, before)
+        if reason is not None or not recorder.outputs:
+            inside.join()
+        if reason is None and recorder.outputs:
+            numbers = recorder.program.sources
             outer = [
                 call.tensors[k] if k < len(call.tensors) else recorder.program.tensors[k]
-                for k in recorder.program.sources
+                for k in numbers
             ]
             RecordingBackward(recorder, sources, outer, keep)
-        else:
-            self._keep(kind, guards, gradients, Replay(recorder.program))
+        elif reason is None:
+            keep(Replay(recorder.program))
+        elif reason:
+            self._note_refusal(kind, reason)
         return inside.returned(result)
+
+    def _why_not(self, kind: _Kind, recorder: Recorder, guards: Guards, before: Any) -> str | None:
+        # Why a recorded call will not be replayed; None if it will, "" if the next may be.
+        if recorder.reason is not None:
+            return f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}"
+        if not _same_randomness(before, _python_randomness()):
+            return "it draws from Python's or NumPy's random generator"
+        changed = guards.changed()
+        if changed is None:
+            return None
+        kind.attempts += 1
+        return f"it changes {changed.name} in each call" if kind.attempts >= _ATTEMPTS else ""
 
     def _keep(self, kind: _Kind, guards: Guards, gradients: Any, replay: Any) -> None:
         kind.waiting = 0
