@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ from .replay import Replay
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
+_WAITING = 2  # recorded calls that wait for their backward at once
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 
 
@@ -113,6 +115,8 @@ class CompiledFunction:
             if change.lasting:
                 kind.recordings.remove(recording)
             kind.last_change = change.name
+        if kind.waits():  # for the backward of calls that were recorded
+            return self.function(*args, **kwargs)
         return self._record(kind, call, args, kwargs)
 
     def _checked(self, recording: _Recording, call: Call) -> Any:
@@ -147,10 +151,8 @@ class CompiledFunction:
         if inside.pass_on():
             recorder.refuse("its backward goes through an argument")
         recorder.finish(result)
-        if recorder.reason is None and recorder.outputs:
-            kind.waiting += 1
-            if kind.waiting > _ATTEMPTS:
-                recorder.refuse("its results require grad, and no backward follows")
+        if recorder.reason is None and recorder.outputs and kind.dropped >= _ATTEMPTS:
+            recorder.refuse("its results require grad, and no backward follows")
         sources = recorder.sources() if recorder.outputs and recorder.reason is None else []
         keep = functools.partial(self._keep, kind, guards, gradients)
         reason = self._why_not(kind, recorder, guards, before)
@@ -162,7 +164,8 @@ class CompiledFunction:
                 call.tensors[k] if k < len(call.tensors) else recorder.program.tensors[k]
                 for k in numbers
             ]
-            RecordingBackward(recorder, sources, outer, keep)
+            node = RecordingBackward(recorder, sources, outer, keep)
+            kind.waiting.append(weakref.ref(node))
         elif reason is None:
             keep(Replay(recorder.program))
         elif reason:
@@ -182,10 +185,12 @@ class CompiledFunction:
         return f"it changes {changed.name} in each call" if kind.attempts >= _ATTEMPTS else ""
 
     def _keep(self, kind: _Kind, guards: Guards, gradients: Any, replay: Any) -> None:
-        kind.waiting = 0
+        kind.dropped = 0
         if isinstance(replay, str):
             self._note_refusal(kind, replay)
             return
+        if any(r.replay.same_backward(replay) and not r.guards.changed() for r in kind.recordings):
+            return  # of another call of the same step
         self.recordings += 1
         kind.recordings.insert(0, _Recording(replay, guards, gradients))
 
@@ -246,8 +251,16 @@ class _Kind:
         self.recordings: list[_Recording] = []
         self.reason: str | None = None
         self.attempts = 0
-        self.waiting = 0  # recordings whose backward has not come
-        self.last_change = "something"
+        self.waiting: list[Any] = []  # weak references to nodes whose backward has not come
+        self.dropped = 0  # how many went without one
+        self.last_change = "what it is called with"
+
+    def waits(self) -> bool:
+        # Whether enough calls are recorded whose backward may still come.
+        nodes = [(ref, ref()) for ref in self.waiting]
+        self.dropped += sum(node is None for _, node in nodes)
+        self.waiting = [ref for ref, node in nodes if node is not None and node.pending]
+        return len(self.waiting) >= _WAITING
 
 
 class _Recording:

@@ -56,6 +56,11 @@ class RecordingBackward(Node):
         recorder.outputs.clear()
         self._begin()
 
+    @property
+    def pending(self) -> bool:
+        """True if its backward may still be recorded."""
+        return self._recorder is not None
+
     def name(self) -> str:
         """Return the name of the first result's node."""
         if self._outputs is None:

@@ -94,6 +94,10 @@ class Replay(Binding):
         del storage
         return tree_unflatten(results, program.structure)
 
+    def same_backward(self, other: Any) -> bool:
+        """False: no backward of it runs later."""
+        return False
+
     def describe(self) -> str:
         """Return what it consists of, in a few lines."""
         program = self.program

@@ -203,6 +203,12 @@ class SplitReplay(Binding):
 
     # Backward
 
+    def same_backward(self, other: Any) -> bool:
+        """True if another one's backward starts from the same gradients."""
+        if not isinstance(other, SplitReplay):
+            return False
+        return self.specs == other.specs and self.strides == other.strides
+
     def fits(self, gradients: Sequence[Tensor | None]) -> bool:
         """True if the recorded backward holds for gradients of these layouts."""
         for g, spec, strides in zip(gradients, self.specs, self.strides, strict=True):

@@ -256,6 +256,31 @@ def test_results_of_a_call_go_into_the_next() -> None:
     assert moved == [[24] * 3] * 2
 
 
+def test_long_loops_are_recorded_too() -> None:
+    def loop(net: Any, k: int) -> Any:
+        h, total = lt.zeros(8, 6), 0.0
+        for step in range(12):
+            y, h = net(data() + step, h)
+            total = total + y.square().mean()
+        total.backward()
+        return bits(h)
+
+    net, other = pair(Cell)
+    compiled = lt.compile(other, fullgraph=True)
+    run_both(loop, net, other, compiled, n=4)
+    assert compiled._compiled.recordings <= 4
+    assert compiled._compiled.replays >= 30
+
+
+def test_results_without_a_backward_are_given_up() -> None:
+    net = lt.compile(Block().eval())
+    net._compiled.quiet = True
+    for _ in range(8):
+        net(data())
+    assert net._compiled.replays == 0
+    assert "no backward follows" in net._compiled.reasons[0]
+
+
 def test_a_function_that_would_compute_something_else_does_not_run_again() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
