@@ -126,8 +126,8 @@ class CompiledFunction:
 
     def _record(self, kind: _Kind, call: Call, args: Any, kwargs: Any) -> Any:
         if self.recordings >= MOST_RECORDINGS:
-            reason = f"it was recorded {self.recordings} times: {kind.last_change} changes"
-            return self._refused(kind, reason, args, kwargs)
+            often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
+            return self._refused(kind, often, args, kwargs)
         try:
             guards = Guards(self.function, call.others)
         except CaptureError as error:
