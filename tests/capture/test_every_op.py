@@ -18,8 +18,10 @@ from lowtide.framework.random.philox import Rng
 from lowtide.framework.tensor import Tensor
 
 IDS = testing.sample_ids()
-VALUES = ("the shape", "Python reads a tensor's value", "a gradient is sparse")
-"""Reasons of ops whose result, or way to it, depends on values; and sparse gradients."""
+VALUES = ("the shape", "a gradient is sparse")
+"""Why some samples run as written: shapes that depend on values, and sparse gradients."""
+THEIRS = ("_mask_places", "_argwhere", "_bincount", "_unique", "_unique_consecutive", "_embedding",
+          "_embedding_bag")  # fmt: skip
 
 
 def bits(tensors: Any) -> list[Any]:
@@ -83,7 +85,7 @@ def test_a_replay_has_the_bits_of_the_plain_call(name: str, number: int) -> None
             expected = bits(step()), bits(x.grad for x in leaves)
             assert found == expected
     if compiled.replays < 3:
-        assert compiled.reasons
+        assert name in THEIRS
         assert compiled.reasons[0].startswith(VALUES), compiled.reasons
 
 
