@@ -55,7 +55,10 @@ _OPAQUE = (Generator, logging.Logger, logging.LoggerAdapter, weakref.ref, types.
            types.ClassMethodDescriptorType, types.GetSetDescriptorType, np.ufunc, property,
            threading.local, type(threading.Lock()), type(threading.RLock()))  # fmt: skip
 _WALKED_FROM_LIBRARY = (types.SimpleNamespace, argparse.Namespace)
-_LIVE_NUMBERS = {"param_groups", "get_last_lr", "last_epoch", "_step_count", "get_scale"}
+_LIVE_NUMBERS = {
+    "param_groups", "state", "state_dict", "get_last_lr", "get_lr", "last_epoch", "_last_lr",
+    "_step_count", "get_scale", "_growth_tracker",
+}  # fmt: skip
 _BY_NAME = {"getattr", "vars", "__dict__", "asdict", "attrgetter", "__getattribute__", "locals"}
 _OF_MAKING = {
     "__init__", "__new__", "__post_init__", "__init_subclass__", "__del__", "__repr__", "__str__",
@@ -108,7 +111,7 @@ class Walk:
             self._visit(*self._waiting.pop())
         if self.live and self._names_live:
             raise CaptureError(
-                f"it names {self._names_live}, which a {type(self.live[0]).__name__} changes with "
+                f"it names {self._names_live}, which {type(self.live[0]).__name__} changes in "
                 "each step"
             )
 

@@ -271,6 +271,23 @@ def test_rates_that_a_step_sets_itself_are_refused() -> None:
     assert opt.param_groups[0]["lr"] == 0.5**4
 
 
+def test_numbers_that_an_optimizer_counts_are_refused() -> None:
+    net = net_of()
+    opt = optim.Adam(net.parameters())
+    first = next(net.parameters())
+
+    def step(x: Any) -> Any:
+        opt.zero_grad()
+        net(x).sum().backward()
+        opt.step()
+        return x * opt.state[first]["step"]
+
+    f = lt.compile(step)
+    f.quiet = True
+    assert [f(lt.ones(1, 4))[0, 0].item() for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert "it names state" in f.reasons[0]
+
+
 def test_numbers_of_numpy_arrays_are_compared() -> None:
     weights = np.ones(3, np.float32)
     f = lt.compile(lambda x: x * lt.tensor(weights), fullgraph=True)
