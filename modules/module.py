@@ -401,16 +401,15 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
             grad.requires_grad_(False)
             grad.zero_()
 
-    def compile(self, *args: Any, fullgraph: bool = False, **kwargs: Any) -> None:
+    def compile(self, *args: Any, **kwargs: Any) -> None:
         """Let calls of this module be recorded and replayed from now on.
 
         Args:
-            *args: Accepted: options of ``compile`` that change nothing.
-            fullgraph: Raise where a call cannot be recorded.
-            **kwargs: As ``args``.
+            *args: Accepted.
+            **kwargs: Options of ``lowtide.compile``, of which ``fullgraph`` and ``check`` count.
         """
-        function = partial(run_hooked, self)
-        compile_calls(self, compiled_function(function, fullgraph))
+        options = {name: kwargs[name] for name in ("fullgraph", "check") if name in kwargs}
+        compile_calls(self, compiled_function(partial(run_hooked, self), **options))
 
     def share_memory(self: T) -> T:
         """Do nothing; accepted for compatibility with PyTorch."""
