@@ -14,10 +14,10 @@ HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
 NOT_TORCH = HIDDEN | {
     "CaptureError", "CaptureWarning", "CheckpointError", "GradientError", "InfeasibleBudget",
     "MemoryLimitError", "SerializationError", "avg_pool2d", "avg_pool3d", "checkpoint",
-    "checkpointing", "empty_cache", "fit", "fork_rng", "get_memory_limit", "linear", "max_memory_allocated",
-    "max_memory_reserved", "memory_allocated", "memory_budget", "memory_reserved",
-    "memory_stats", "memory_summary", "one_hot", "pad", "reset_peak_memory_stats",
-    "set_memory_limit", "softmin", "sum_to_size", "synchronize",
+    "checkpointing", "empty_cache", "fit", "fork_rng", "get_memory_limit", "linear",
+    "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_budget",
+    "memory_reserved", "memory_stats", "memory_summary", "one_hot", "pad",
+    "reset_peak_memory_stats", "set_memory_limit", "softmin", "sum_to_size", "synchronize",
 }  # fmt: skip
 
 # PyTorch's module -> the one that has its names, both without the root
