@@ -20,7 +20,18 @@ from ..memory.ledger import BUFFER, TEMPORARY
 from ..spec import Spec
 from ..storage import Storage
 from ..tensor import Tensor, wrap
-from .program import OUTSIDE, DrawNumber, Effects, EmptyArray, Place, Row, StepProgram, Value
+from .program import (
+    OUTSIDE,
+    DrawNumber,
+    Effects,
+    EmptyArray,
+    Given,
+    Place,
+    Result,
+    Row,
+    StepProgram,
+    Value,
+)
 
 CPU = device("cpu")
 OWN = 1 << 14  # bytes from which a value inside a call has a storage of its own
@@ -177,6 +188,20 @@ class Binding:
         storage, _ = self._be.empty(spec, role)
         self._storages[number] = storage
         self._bind(number, storage.offset)
+
+    def _returned(self, join: Callable[[Tensor, Result], None]) -> list[Any]:
+        # The leaves of what the call returns; `join` gives a result its place in a graph.
+        found = []
+        for r in self.program.results:
+            if isinstance(r, Given):
+                found.append(self._tensor(r.number))
+            elif isinstance(r, Result):
+                t = self._made(r.place, r.spec)
+                join(t, r)
+                found.append(t)
+            else:
+                found.append(r)
+        return found
 
     def _made(self, place: Any, spec: Any) -> Tensor:
         # A tensor of a value with a storage of its own.

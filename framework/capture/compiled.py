@@ -234,6 +234,8 @@ class CompiledFunction:
         lines = [f"{name}: {self.recordings} recorded, {self.replays} replayed"]
         for kind in self._kinds.values():
             lines += [recording.replay.describe() for recording in kind.recordings]
+            if kind.waiting and not kind.recordings:
+                lines.append("  a call is recorded, and its backward will be when it runs")
         lines += [f"  not recorded: {reason}" for reason in self.reasons]
         return "\n".join(lines)
 

@@ -154,8 +154,12 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
     Returns:
         A text: kernel calls, bytes, live calls; or the reason and the line.
     """
+    fn = getattr(fn, "_compiled", fn)  # of a compiled module
     compiled = fn if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
-    compiled.quiet = True
-    for _ in range(2):
-        compiled(*args, **kwargs)
+    quiet, compiled.quiet = compiled.quiet, True
+    try:
+        for _ in range(2):
+            compiled(*args, **kwargs)
+    finally:
+        compiled.quiet = quiet
     return compiled.explain()

@@ -32,7 +32,7 @@ from ..modes import local
 from ..ops.plan import Plan, execute
 from ..random.philox import Rng
 from ..spec import Spec
-from ..storage import Storage
+from ..storage import LedgerEntry, Storage
 from ..tensor import Tensor
 from .program import (
     ARENA,
@@ -232,7 +232,7 @@ class KernelRecorder:
             return a
         if isinstance(a, list | tuple):
             found = [self._read(x) for x in a]
-            if isinstance(a, tuple) and any(isinstance(x, Place | DrawNumber) for x in found):
+            if isinstance(a, tuple) and any(x is not y for x, y in zip(found, a, strict=True)):
                 self.refuse("a kernel takes a tuple of arrays")
             return found if isinstance(a, list) else a
         if callable(a) or _is_ours(type(a)):
@@ -378,6 +378,12 @@ def _keeps_array(f: Any, depth: int = 0) -> str | None:
         parts = list(f)
     elif isinstance(f, dict):
         parts = list(f.values())
+    elif isinstance(f, LedgerEntry):
+        return "a storage"
+    elif not isinstance(f, HostBackend | Plan) and _is_ours(type(f)):
+        slots = [s for c in type(f).__mro__ for s in getattr(c, "__slots__", ())]
+        parts = [getattr(f, s, None) for s in slots if s not in ("__dict__", "__weakref__")]
+        parts += getattr(f, "__dict__", {}).values()
     return next((k for k in (_keeps_array(p, depth + 1) for p in parts) if k), None)
 
 

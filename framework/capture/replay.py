@@ -7,6 +7,7 @@ their first row to their last: so a replay peaks no higher than the call as it i
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..errors import GradientError
 from ..interop.pytree import tree_unflatten
 from ..memory.ledger import GRADIENT, TEMPORARY
 from ..modes import local, run_kernel
+from ..tensor import Tensor
 from .arena import plan_offsets
 from .binding import OWN, Binding, Call, run_rows, values_of
 from .program import (
@@ -24,7 +26,6 @@ from .program import (
     OUTSIDE,
     Draw,
     Effects,
-    Given,
     LiveCall,
     Place,
     Result,
@@ -64,7 +65,9 @@ class Replay(Binding):
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
         self._fixed = [
-            (t, t._array) for t in program.tensors[program.argument_count :] if t is not None
+            (t, weakref.ref(t._array))
+            for t in program.tensors[program.argument_count :]
+            if t is not None
         ]
 
     def __call__(self, call: Any) -> Any:
@@ -172,7 +175,7 @@ class Replay(Binding):
     def _need_unmoved(self) -> None:
         # After a call that was made anew: later rows point to the memory that tensors had.
         for t, array in self._fixed:
-            if t._array is not array:
+            if t._array is not array():
                 raise RuntimeError(
                     "compile: an optimizer's step, or another call that a replay makes anew, has "
                     "given a tensor other memory. Keep it out of the compiled function."
@@ -185,22 +188,15 @@ class Replay(Binding):
             t._grad = None if place is None else self._made(place, t._spec)
 
     def _results(self) -> list[Any]:
-        found = []
         nodes: dict[str, Node] = {}
-        for r in self.program.results:
-            if isinstance(r, Given):
-                found.append(self._tensor(r.number))
-                continue
-            if not isinstance(r, Result):
-                found.append(r)
-                continue
-            t = self._made(r.place, r.spec)
+
+        def join(t: Tensor, r: Result) -> None:
             if r.requires_grad:
                 attach(t, nodes.setdefault(r.node_name, FreedGraph(r.node_name)))
             if local.state.inference:
                 t._extra = {"inference": True}
-            found.append(t)
-        return found
+
+        return self._returned(join)
 
 
 class FreedGraph(Node):

@@ -80,10 +80,9 @@ class ReplayedBackward(Node):
         _need_unwritten(left, self.display)
         if not replay.fits(grads):
             return self._as_written(grads)
-        found = replay.run_backward(left, grads, retain)
-        if not retain:
+        if not retain:  # also if it fails half-way: what was used is gone
             self._left = None
-        return found
+        return replay.run_backward(left, grads, retain)
 
     def _as_written(self, grads: Any) -> Any:
         # Gradients of another layout, or of other outputs: the function runs once more.

@@ -8,6 +8,8 @@ backward alone.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +32,6 @@ from .program import (
     Draw,
     Effects,
     EmptyArray,
-    Given,
     Result,
     Row,
     StepProgram,
@@ -38,13 +39,22 @@ from .program import (
 )
 from .replayed_backward import ForwardPass, ReplayedBackward
 
+# Sites point to one call's memory at a time: threads that share a model run their forward and
+# backward one after the other.
+_replaying = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child must not inherit a replay that will never end
+    os.register_at_fork(
+        before=_replaying.acquire,
+        after_in_parent=_replaying.release,
+        after_in_child=_replaying.release,
+    )
+
 
 class SplitReplay(Binding):
     """A program in two parts: forward, and a backward that a node runs later.
 
     Args:
         program: The recording.
-
         gradients: Those that arrived when its backward was recorded.
 
     Attributes:
@@ -139,6 +149,10 @@ class SplitReplay(Binding):
 
     def __call__(self, call: Any) -> Any:
         """Run forward on the tensors of a call; return what the function would."""
+        with _replaying:
+            return self._run_forward(call)
+
+    def _run_forward(self, call: Any) -> Any:
         program = self.program
         self._arguments = call.tensors
         left = self._pass = ForwardPass(call)
@@ -172,20 +186,13 @@ class SplitReplay(Binding):
 
     def _results(self, left: ForwardPass) -> list[Any]:
         node = ReplayedBackward(self, left, [self._tensor(k) for k in self.program.sources])
-        found = []
-        for r in self.program.results:
-            if isinstance(r, Given):
-                found.append(self._tensor(r.number))
-                continue
-            if not isinstance(r, Result):
-                found.append(r)
-                continue
-            t = self._made(r.place, r.spec)
+
+        def join(t: Tensor, r: Result) -> None:
             if r.output >= 0:
                 attach(t, node, r.output)
                 node.display = r.node_name
-            found.append(t)
-        return found
+
+        return self._returned(join)
 
     def _draw(self, entry: Draw, number: int) -> None:
         start = entry.generator.draw(entry.words)
@@ -230,6 +237,12 @@ class SplitReplay(Binding):
             gradients: Those that arrive. The list is emptied: each goes when it has been used.
             retain: Keep what forward has left.
         """
+        with _replaying:
+            return self._run_backward(left, gradients, retain)
+
+    def _run_backward(
+        self, left: ForwardPass, gradients: list[Any], retain: bool
+    ) -> list[Tensor | None]:
         self._storages = dict(left.storages) if retain else left.storages
         arriving = self._arriving
         block = None

@@ -108,7 +108,7 @@ def interrupted(rows: list[Any], at: int) -> list[Any]:
     return [*rows[:at], (stop, []), *rows[at:]]
 
 
-@pytest.mark.parametrize("at", range(0, 40, 3))
+@pytest.mark.parametrize("at", range(0, 34, 3))
 def test_ctrl_c_in_a_replay_leaves_nothing_behind(at: int, monkeypatch: Any) -> None:
     s = Setup()
     step = lt.compile(plain_step(s), fullgraph=True)
@@ -121,8 +121,7 @@ def test_ctrl_c_in_a_replay_leaves_nothing_behind(at: int, monkeypatch: Any) -> 
         recording = next(iter(step._kinds.values())).recordings[0].replay
         segments = recording._segments
         calls = segments[0].args[1]
-        if at >= len(calls):
-            pytest.skip("the step has fewer calls")
+        assert at < len(calls)
         patch.setattr(recording, "_segments", [lambda: run(interrupted(calls, at)), *segments[1:]])
         lt.manual_seed(7)
         with pytest.raises(KeyboardInterrupt):

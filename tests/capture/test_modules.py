@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +272,64 @@ def test_long_loops_are_recorded_too() -> None:
     run_both(loop, net, other, compiled, n=4)
     assert compiled._compiled.recordings <= 4
     assert compiled._compiled.replays >= 30
+
+
+def test_a_backward_that_fails_half_way_has_used_its_graph() -> None:
+    net = lt.compile(Block(512))
+    x = data(512)
+    for _ in range(3):
+        net(x).square().mean().backward()
+    net.zero_grad()
+    loss = net(x).square().mean()
+    held = lt.memory_allocated()
+    lt.set_memory_limit(held + 200_000)  # enough for the loss, not inside
+    try:
+        with pytest.raises(lt.MemoryLimitError):
+            loss.backward()
+    finally:
+        lt.set_memory_limit(math.inf)
+    gc.collect()  # the error's frames
+    assert lt.memory_allocated() < held
+    with pytest.raises(lt.GradientError, match="second time"):
+        loss.backward()
+    net(x).square().mean().backward()
+
+
+def test_threads_share_a_compiled_model() -> None:
+    lt.manual_seed(0)
+    net = Block(64).eval()
+    compiled = lt.compile(net)
+    xs = [data(64) + k for k in range(4)]
+    expected = [lt.autograd.grad(net(x).square().sum(), net.outer.weight)[0] for x in xs]
+    for _ in range(3):
+        lt.autograd.grad(compiled(xs[0]).square().sum(), net.outer.weight)
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        for _ in range(40):
+            (g,) = lt.autograd.grad(compiled(xs[k]).square().sum(), net.outer.weight)
+            if bits(g) != bits(expected[k]):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+    assert compiled._compiled.replays > 1
+
+
+def test_explain_says_that_a_backward_is_awaited() -> None:
+    compiled = lt.compile(Block())
+    text = lt.compiler.explain(compiled, data())
+    assert text.startswith("Block: 0 recorded")
+    net = lt.compile(Block())
+    out = [net(data()) for _ in range(2)]
+    assert "its backward will be when it runs" in net._compiled.explain()
+    out[1].sum().backward()
+    assert "1 recorded" in net._compiled.explain()
+    assert net._compiled.quiet is False
 
 
 def test_results_without_a_backward_are_given_up() -> None:
