@@ -273,6 +273,10 @@ class _Recording:
         self.guards = guards
         self.gradients = [None if g is None else (g._spec, g._array.strides) for g in gradients]
         self.leaves = [t for t in guards.tensors if t._requires_grad]
+        if replay.program.backward_at is not None and not any(
+            v.is_gradient for v in replay.program.values
+        ):  # a model's forward, and a backward that leaves .grad to the engine
+            self.gradients, self.leaves = [], []
         self.memory = {id(memory_of(t)) for t in guards.tensors}
         self.written = [
             t for t in map(self._holder, replay.program.values) if t is not None
