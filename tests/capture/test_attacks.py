@@ -15,7 +15,7 @@ import lowtide.nn.functional as F
 from lowtide import nn, optim
 from lowtide.framework.capture import binding
 from lowtide.nn.parallel import DistributedDataParallel
-from tests.capture.test_compile import Setup, batches, live, plain_step
+from tests.capture.steps import Setup, batches, live, plain_step
 from tests.distributed.ranks import results
 
 BATCH = 6

@@ -1,0 +1,144 @@
+"""What cannot be recorded runs as it is written, and a warning says why and where."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+
+GLOBAL = {"factor": 1.0}
+COUNT = 0
+GENERATOR = random.Random(0)
+
+
+def reads_value(x: Any) -> Any:
+    return x * 2 if x.sum().item() > 0 else x
+
+
+def reads_truth(x: Any) -> Any:
+    return x * 2 if (x > 0).all() else x
+
+
+def reads_array(x: Any) -> Any:
+    return lt.tensor(x.numpy() * 2)
+
+
+def shape_of_values(x: Any) -> Any:
+    return x[x > 0].sum()
+
+
+def python_random(x: Any) -> Any:
+    return x * random.random()
+
+
+def own_random(x: Any) -> Any:
+    return x * GENERATOR.random()
+
+
+def numpy_random(x: Any) -> Any:
+    return x * float(np.random.rand())  # noqa: NPY002
+
+
+def counts(x: Any) -> Any:
+    global COUNT
+    COUNT += 1
+    return x * COUNT
+
+
+KEPT: list[Any] = []
+
+
+def keeps(x: Any) -> Any:
+    KEPT.append(x * 2)
+    return x
+
+
+def seeds(x: Any) -> Any:
+    lt.manual_seed(0)
+    return x + lt.rand(3)
+
+
+def iterates(x: Any) -> Any:
+    return x * next(ITERATOR)
+
+
+ITERATOR = iter(range(100))
+
+
+def prints(x: Any) -> Any:
+    str(x)
+    return x * 2
+
+
+@lt.compiler.disable
+def kept_out(x: Any) -> Any:
+    return x * 2
+
+
+def calls_kept_out(x: Any) -> Any:
+    return kept_out(x)
+
+
+REFUSED = {
+    reads_value: "reads a tensor's value", reads_truth: "reads a tensor's value",
+    reads_array: "reads a tensor's value", shape_of_values: "depends on values",
+    python_random: "random generator", own_random: "random generator",
+    numpy_random: "random generator", counts: "COUNT", keeps: "kept somewhere else",
+    seeds: "state of a random generator", iterates: "iterator", prints: "reads a tensor's value",
+    calls_kept_out: "compiler.disable",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
+def test_what_cannot_be_repeated_runs_as_it_is_written(function: Any) -> None:
+    f = lt.compile(function)
+    with pytest.warns(lt.CaptureWarning, match=REFUSED[function]) as caught:
+        first = [f(lt.tensor([1.0, -2.0, 3.0 + k])) for k in range(6)]
+    assert len(caught) == 1
+    assert f.replays == 0
+    assert len({tuple(np.atleast_1d(t.numpy()).tolist()) for t in first}) == 6
+    strict = lt.compile(function, fullgraph=True)
+    with pytest.raises(lt.CaptureError, match=REFUSED[function]):
+        [strict(lt.ones(3)) for _ in range(4)]
+
+
+def test_the_line_that_ends_a_recording_is_named() -> None:
+    text = lt.compiler.explain(reads_value, lt.ones(3))
+    assert "Python reads a tensor's value (item) at" in text
+    assert "test_refusals.py:" in text
+
+
+def test_a_global_that_changes_is_noticed() -> None:
+    f = lt.compile(lambda x: x * GLOBAL["factor"], fullgraph=True)
+    for k in range(10):
+        GLOBAL["factor"] = float(k // 4)
+        assert f(lt.ones(1)).item() == k // 4
+    assert f.replays == 6
+
+
+def test_too_many_recordings_end_in_plain_calls() -> None:
+    f = lt.compile(lambda x: x * GLOBAL["factor"])
+    found = []
+    for k in range(20):
+        GLOBAL["factor"] = float(k)
+        if k == 9:
+            with pytest.warns(lt.CaptureWarning, match=r"recorded 8 times: GLOBAL.factor changes"):
+                found.append(f(lt.ones(1)).item())
+        else:
+            found.append(f(lt.ones(1)).item())
+    assert found == list(range(20))
+
+
+def test_warnings_name_the_function() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        f = lt.compile(reads_value)
+        for _ in range(3):
+            f(lt.ones(2))
+    assert [str(w.message).partition(" runs")[0] for w in caught] == ["compile: reads_value"]
+    assert caught[0].filename == __file__
