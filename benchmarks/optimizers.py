@@ -1,12 +1,14 @@
 """A step of each optimizer beside PyTorch's own ways: fused, foreach, and its default.
 
-One parameter of 4 million float32 elements (Muon: 1024 x 1024) takes the same
-steps with both libraries, alternately, in one process, on as many threads. Printed are medians and
+One parameter of 4 million float32 elements (Muon: 1024 x 1024), or several (``--parameters``) of as
+many elements together, take the same steps with both libraries, alternately, in one process, on as
+many threads. Printed are medians and
 their ratio to the quickest of PyTorch's ways (below 1: lowtide is faster), and what a step takes
 beyond parameters, gradients and state, at its peak, in bytes: lowtide's by its ledger. PyTorch's
 fused steps exist for SGD, Adam, AdamW and Adagrad; Lion has none there.
 
-    python -m benchmarks.optimizers [--elements N] [--rounds N] [--threads N] [--json FILE]
+    python -m benchmarks.optimizers [--elements N] [--parameters N] [--rounds N] [--threads N]
+                                    [--only CASE] [--json FILE]
 """
 
 import argparse
@@ -47,17 +49,20 @@ def seconds_of(function):
     return time.perf_counter() - start
 
 
-def steps(lib, case, side, values):
-    """Name of the way -> step, for one library."""
+def steps(lib, case, side, values, count):
+    """Name of the way -> step of ``count`` parameters, for one library."""
     name, options = case.split()[0], CASES[case]
     if not hasattr(lib.optim, name):
         return {}
     found = {}
     for way, more in ({"": {}} if lib.__name__ == "lowtide" else WAYS).items():
-        p = lib.tensor(values["p"][:side], requires_grad=True)
-        p.grad = lib.tensor(values["g"][:side])
+        params = []
+        for k in range(count):
+            here = slice(k * side // count, (k + 1) * side // count)
+            params.append(lib.tensor(values["p"][here], requires_grad=True))
+            params[-1].grad = lib.tensor(values["g"][here])
         try:
-            optimizer = getattr(lib.optim, name)([p], **options, **more)
+            optimizer = getattr(lib.optim, name)(params, **options, **more)
         except TypeError:  # it has no such way
             continue
         for _ in range(WARM):
@@ -70,6 +75,7 @@ def main():
     """Run, print, store."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--elements", type=int, default=1 << 22)
+    parser.add_argument("--parameters", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name begins with this")
@@ -83,17 +89,19 @@ def main():
     torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
     if torch is not None:
         torch.set_num_threads(args.threads)
-    rows = args.elements // 2048
+    width = min(2048, args.elements // args.parameters)
+    rows = args.elements // width
     rng = np.random.default_rng(0)
-    values = {k: rng.standard_normal((rows, 2048)).astype(np.float32) for k in "pg"}
+    values = {k: rng.standard_normal((rows, width)).astype(np.float32) for k in "pg"}
     stored = {}
     print(f"{'one step':20}{'ms':>9}{'peer ms':>9}{'ratio':>8}  {'peer':9}{'extra bytes':>12}")
     for case in [c for c in CASES if c.startswith(args.only)]:
         used = values
         if case == "Muon":  # cubic in its side
             used = {k: np.ascontiguousarray(v.reshape(-1, 1024)[:1024]) for k, v in values.items()}
-        mine = steps(lt, case, rows if case != "Muon" else 1024, used)[""]
-        peers = steps(torch, case, rows if case != "Muon" else 1024, used) if torch else {}
+        given = rows if case != "Muon" else 1024, used, args.parameters
+        mine = steps(lt, case, *given)[""]
+        peers = steps(torch, case, *given) if torch else {}
         lt.reset_peak_memory_stats()
         before = lt.memory_allocated()
         mine()
@@ -114,7 +122,8 @@ def main():
         stored[case] = {"median_s": median, "extra_bytes": extra}
         del mine, peers
     if args.json:
-        settings = {"elements": args.elements, "rounds": args.rounds, "threads": args.threads}
+        names = ("elements", "parameters", "rounds", "threads")
+        settings = {name: getattr(args, name) for name in names}
         args.json.write_text(json.dumps({**settings, "steps": stored}, indent=1))
 
 

@@ -30,6 +30,7 @@ from .kernels.common.schedule import parallel_rows
 from .kernels.cuda.printer import printed
 from .kernels.formula.update import Update, UpdateVariant, update
 from .kernels.runtime import thresholds
+from .listed_updates import LOOPED, ListedUpdate, listable
 from .modes import run_kernel
 from .ops.creation.fill import empty
 from .ops.views.tiled import limit_of
@@ -38,7 +39,6 @@ from .ops.views.view_as_real import view_as_real
 BLOCK = 1 << 12  # elements of a block on the CPU, at most
 ROWS = 20  # buffers of one update, at most
 HOSTS = ("cpu", "meta")
-LOOPED = (float32, float64)  # of which there are compiled loops
 
 
 def planned_update(
@@ -67,7 +67,12 @@ def planned_update(
     storages = [tensors[k]._storage for k in variant.written_places]
     if elements is None:
         elements = first.numel()
-    looped = first.dtype is float32 or not variant.only_float32
+    kind = first._spec.dtype
+    if device.type == "cpu" and kind in LOOPED and listable(elements):
+        update = ListedUpdate(variant, scalars, kind)
+        if update.takes and update.add([tensors[k] for k in places]) and update.prepare() is None:
+            return (update.run,)
+    looped = kind is float32 or not variant.only_float32
     flat = flat_arrays(elements, [tensors[k] for k in places]) if looped else None
     if flat is not None:
         if device.type == "meta":
@@ -80,6 +85,37 @@ def planned_update(
     if device.type == "meta" or not first.numel():
         return _count, storages
     return _blockwise(variant, [tensors[k] for k in places], storages, scalars)
+
+
+def planned_updates(
+    change: Update, each: Sequence[Sequence[Any]], numbers: dict[str, float]
+) -> list[tuple[Any, ...]]:
+    """Return the calls that apply an update to many tensors: one call for all that can be listed.
+
+    Args:
+        change: The update.
+        each: For each tensor, what :func:`planned_update` takes.
+        numbers: Its numbers.
+    """
+    lists: dict[Any, tuple[ListedUpdate, list[Sequence[Any]]]] = {}
+    alone = []
+    for tensors in each:
+        first = tensors[0]
+        if first.dtype not in LOOPED or first.device.type != "cpu" or not listable(first.numel()):
+            alone.append(tensors)
+            continue
+        if first.dtype not in lists:
+            lists[first.dtype] = ListedUpdate(*change.of_call(numbers), first.dtype), []
+        update, members = lists[first.dtype]
+        added = update.takes and update.add([tensors[k] for k in update.places])
+        (members if added else alone).append(tensors)
+    calls: list[tuple[Any, ...]] = []
+    for update, members in lists.values():
+        while (k := update.prepare()) is not None:
+            update.drop(k)
+            alone.append(members.pop(k))
+        calls.append((update.run,))
+    return calls + [planned_update(change, tensors, numbers) for tensors in alone]
 
 
 def _require_alike(change: Update, first: Any, t: Any) -> None:
@@ -299,6 +335,7 @@ __all__ = [
     "compiled_call",
     "flat_arrays",
     "planned_update",
+    "planned_updates",
     "require_no_overlap",
     "scale",
 ]

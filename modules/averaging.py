@@ -20,7 +20,7 @@ from ..framework.kernels.formula.update import update
 from ..framework.modes import live_call, no_grad
 from ..framework.ops.creation.fill import zeros
 from ..framework.tensor import Tensor
-from ..framework.updates import planned_update
+from ..framework.updates import planned_updates
 from .batchnorm import _BatchNorm
 from .lazy import is_lazy
 from .module import Module
@@ -116,7 +116,7 @@ class AveragedModel(Module):
                     writes.append((averaged.copy_, new.expand(averaged.shape)))
             elif isinstance(update, _MovingAverage):
                 share = update.share(count)
-                writes += [_moving(averaged, current, share) for averaged, current in pairs]
+                writes += _moving(pairs, share)
             else:
                 for group_of_ours, group_of_theirs in _alike(ours, theirs):
                     update(group_of_ours, group_of_theirs, self.n_averaged)
@@ -220,7 +220,7 @@ class _MovingAverage:
     def __call__(self, averaged: Tensors, current: Tensors, num_averaged: Any) -> None:
         _need_as_many("multi_avg_fn", "tensors", averaged, current)
         share = self.share(int(num_averaged))
-        writes = [_moving(a, b, share) for a, b in zip(averaged, current, strict=True)]
+        writes = _moving(list(zip(averaged, current, strict=True)), share)
         with defer_interrupts():
             for write, *arguments in writes:
                 write(*arguments)
@@ -272,11 +272,13 @@ def _check_decay(decay: float) -> None:
 
 
 @no_grad()
-def _moving(averaged: Any, current: Any, share: float) -> Any:
-    # The call that moves an average. On the CPU it takes no memory.
-    if not averaged.dtype.is_differentiable:  # integers are rounded down, as a copy does
-        return averaged.copy_, averaged + (current - averaged) * share
-    return planned_update(move, (averaged, current), {"share": share})
+def _moving(pairs: list[tuple[Any, Any]], share: float) -> list[tuple[Any, ...]]:
+    # The calls that move averages toward current values. On the CPU they take no memory, but for
+    # integers, which are rounded down, as a copy does.
+    exact = [(a, b) for a, b in pairs if not a.dtype.is_differentiable]
+    calls = [(a.copy_, a + (b - a) * share) for a, b in exact]
+    others = [(a, b) for a, b in pairs if a.dtype.is_differentiable]
+    return calls + planned_updates(move, others, {"share": share})
 
 
 @update

@@ -50,6 +50,7 @@ class Adagrad(Elementwise):
 
     rule = adagrad_step
     _takes_sparse = True
+    _listed = True
 
     def __init__(
         self,

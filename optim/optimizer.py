@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -31,6 +31,7 @@ from ..framework.memory.short_traceback import shorten
 from ..framework.modes import enable_grad, local, no_grad
 from ..framework.tensor import Tensor
 
+Todo = tuple[Any, dict[str, Any]]  # a parameter with its group
 _OF_GROUPS = {"params", "param_names"}  # what is no option
 
 _everywhere: dict[str, OrderedDict[int, Any]] = {}  # hooks on the steps of all optimizers
@@ -313,12 +314,13 @@ class Optimizer:
             self._round([one for one in todo if now[id(one[0])] is one])
             todo = [one for one in todo if now[id(one[0])] is not one]
 
-    def _round(self, todo: list[tuple[Any, dict[str, Any]]]) -> None:
+    def _round(self, todo: list[Todo]) -> None:
+        together, rest = self._together(todo)
         states, prepare = self.state, self.prepare
         planned: list[Any] = []
         draft: dict[str, Any] = {}
         try:
-            for p, group in todo:
+            for p, group in rest:
                 state = states.get(p)
                 draft = {} if state is None else state.copy()
                 if p._grad._spec.runs is not None and not self._takes_sparse:
@@ -330,13 +332,21 @@ class Optimizer:
             draft.clear()
             raise
         with defer_interrupts():
+            for batch in together:
+                batch.count(states)
             for p, state, draft, _ in planned:
                 if state is None:
                     states[p] = draft
                 else:
                     state.update(draft)
+            for batch in together:
+                batch.update.run()
             for _, _, _, (run, *arguments) in planned:
                 run(*arguments)
+
+    def _together(self, todo: Sequence[Todo]) -> tuple[list[Any], Sequence[Todo]]:
+        # Batches of parameters that one call updates (``elementwise.Batch``), and all others.
+        return [], todo
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """Do what may fail or allocate for one parameter; subclasses define it.

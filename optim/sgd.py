@@ -6,7 +6,7 @@ from typing import Any
 
 from ..framework.kernels.formula.update import update
 from . import sparse_rows
-from .elementwise import Elementwise, first_numbers, penalized, zeros
+from .elementwise import Call, Elementwise, first_numbers, penalized, zeros
 from .optimizer import check_options, number
 from .sparse_rows import is_sparse
 
@@ -57,6 +57,7 @@ class SGD(Elementwise):
     """
 
     _takes_sparse = True
+    _listed = True
 
     def __init__(
         self,
@@ -89,13 +90,29 @@ class SGD(Elementwise):
         """Prepare the step of one parameter."""
         if is_sparse(g):
             return sparse_rows.sgd(p, g, state, group)
+        first = group["momentum"] != 0 and state.get("momentum_buffer") is None
+        if first:
+            state["momentum_buffer"] = zeros(p)
+        rule, held, numbers = self._step(state, group)
+        if first:  # the buffer is the gradient itself
+            numbers |= {"keep": 0.0, "add": 1.0}
+        return self.planned(rule, (p, g, *held), numbers)
+
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """Nothing: the buffer is made by the first step with momentum."""
+        return {}
+
+    def call(self, state: dict[str, Any], group: dict[str, Any]) -> Call | None:
+        """Return the step of a parameter; the first one with momentum is another."""
+        if group["momentum"] != 0 and state.get("momentum_buffer") is None:
+            return None
+        return self._step(state, group)
+
+    def _step(self, state: dict[str, Any], group: dict[str, Any]) -> Call:
         share, numbers = group["momentum"], first_numbers(group)
         numbers["rate"] = number(group["lr"])
         if share == 0:
-            return self.planned(sgd_step, (p, g), numbers)
-        keep, add = share, 1 - group["dampening"]
-        if state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = zeros(p)
-            keep, add = 0.0, 1.0
-        numbers |= {"keep": keep, "add": add, "look": share if group["nesterov"] else 0.0}
-        return self.planned(momentum_step, (p, g, state["momentum_buffer"]), numbers)
+            return sgd_step, (), numbers
+        look = share if group["nesterov"] else 0.0
+        numbers |= {"keep": share, "add": 1 - group["dampening"], "look": look}
+        return momentum_step, (state["momentum_buffer"],), numbers

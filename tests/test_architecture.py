@@ -165,7 +165,8 @@ LAYERS = """
     framework/ops/vision framework/ops/recurrent framework/ops/attention framework/ops/loss
     framework/vmap framework/autograd/functional framework/autograd/transforms
     framework/vmap/custom_function framework/vmap/transform framework/amp framework/interop
-    framework/distributions framework/updates framework/checkpointing framework/distributed
+    framework/distributions framework/listed_updates framework/updates framework/checkpointing
+    framework/distributed
     framework/data
     framework/capture
     framework/serialization framework/distributed/objects framework/distributed/checkpoint

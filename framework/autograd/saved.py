@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..attribution.frames import user_line
@@ -181,6 +182,15 @@ def count_write(storage: Any, by: str) -> None:
         remember_write(storage, by)
         if storage.root is not storage:
             _remember_write_behind(storage)
+
+
+def count_writes(storages: Iterable[Any], by: str) -> None:
+    """Do what :func:`count_write` does, for many storages."""
+    for storage in storages:
+        if storage.pins:
+            count_write(storage, by)
+        else:
+            storage.version += 1
 
 
 # Writes through `.data` into what a graph keeps, by id of the storage that owns the bytes: (weak

@@ -116,21 +116,16 @@ def test_an_interrupt_before_the_first_write_leaves_no_state():
     optimizer = lt.optim.Adam(ps)
     before, live = values(ps, optimizer), lt.memory_allocated()
 
-    class Stops(dict):
-        def __getitem__(self, key):
-            if key == "betas" and len(seen) == 3:
-                raise KeyboardInterrupt
-            return super().__getitem__(key)
-
     seen = []
     start = optimizer.start
 
     def started(p, group):
         seen.append(p)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
         return start(p, group)
 
     optimizer.start = started
-    optimizer.param_groups[0] = Stops(optimizer.param_groups[0])
     with pytest.raises(KeyboardInterrupt):
         optimizer.step()
     assert len(seen) == 3

@@ -146,14 +146,19 @@ class Loop:
         return text if binding >= least else f"({text})"
 
 
+def _support() -> tuple[Any, Any, Any, Any]:
+    from ..cpu.support import jit, memory, tile_sum, vector_math
+
+    return jit, memory, tile_sum, vector_math
+
+
 def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
     """Return a kernel that sums what a loop gives, without an array of it.
 
     It takes (first tile, last tile, sums, inputs, numbers) of flat arrays and writes a float64 sum
     for each tile of ``tile_sum.TILE`` elements.
     """
-    from ..cpu.support import jit, tile_sum
-
+    jit, _, tile_sum, _ = _support()
     function = loop.py_func
     numbers = [GIVEN.format(k) for k in range(count)]
     here = [f"{e}_tile" for e in elements]
@@ -169,6 +174,28 @@ def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
     known = {"np": np, "each": loop, "tile_sum": tile_sum.tile_sum, "TILE": tile_sum.TILE}
     known |= {"__name__": function.__module__}
     made = _defined(text, "sums", known, function.__module__, f"sums:{function.__qualname__}")
+    return jit.compiled(made)
+
+
+def listed_loop(loop: Any, count: int, arrays: int) -> Any:
+    """Return a kernel that calls the loop of an update for rows of a table of tensors.
+
+    It takes (an array of the dtype, table, numbers, first row, last row). A row of the table is the
+    address of each array and, last, how many elements they have (``cpu/optim/tensor_table.py``).
+    """
+    jit, memory, _, _ = _support()
+    function = loop.py_func
+    numbers = [GIVEN.format(k) for k in range(count)]
+    vectors = [f"vector_at(table[row, {k}], size, like)" for k in range(arrays)]
+    text = "\n".join([
+        f"def listed({', '.join(['like', 'table', *numbers, 'first', 'last'])}):",
+        "    for row in range(first, last):",
+        f"        size = table[row, {arrays}]",
+        f"        each({', '.join([*vectors, *numbers])})", "",
+    ])  # fmt: skip
+    known = {"each": loop, "vector_at": memory.vector_at, "__name__": function.__module__}
+    made = _defined(text, "listed", known, function.__module__, f"listed:{function.__qualname__}")
+    made.__name__ = f"{function.__name__}_listed"
     return jit.compiled(made)
 
 
@@ -193,8 +220,7 @@ def compiled_loop(loop: Loop, module: str, qualname: str, fused: bool) -> Any:
         qualname: Of the formula, with the outcome of its tests.
         fused: A product and a sum may round once.
     """
-    from ..cpu.support import jit, vector_math
-
+    jit, _, _, vector_math = _support()
     text = loop.text()
     known: dict[str, Any] = {"__name__": module, "inf": float("inf"), "nan": float("nan")}
     known |= {"np": np} if any(name.startswith("np.") for name in loop.functions) else {}

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from .declaration import Declaration, DeclaredVariant
-from .loop import Loop, compiled_loop
+from .loop import Loop, compiled_loop, listed_loop
 from .numpy_calls import UpdateCalls, numpy_function
 from .reader import NoFormula, Reader
 from .steps import Element
@@ -63,6 +63,7 @@ class UpdateVariant(DeclaredVariant):
         elements: Names of the inputs that it reads or writes.
         places: Where these are among the update's inputs.
         written_places: Where those that it writes are among them.
+        written_among: Where those are among ``elements``.
         written: Their names, in the order of the steps' results.
     """
 
@@ -78,6 +79,7 @@ class UpdateVariant(DeclaredVariant):
         self.places = [k for k, e in enumerate(reader.elements) if e in used]
         self.elements = [reader.elements[k] for k in self.places]
         self.written_places = [k for k in self.places if reader.elements[k] in changed]
+        self.written_among = [self.places.index(k) for k in self.written_places]
 
     @cached_property
     def calls(self) -> UpdateCalls:
@@ -96,6 +98,11 @@ class UpdateVariant(DeclaredVariant):
         declared = self.declared
         loop = Loop(self.identifier, self.elements, self.count, self.steps, self.written)
         return compiled_loop(loop, declared.module, self.name, declared.fused)
+
+    @cached_property
+    def listed(self) -> Any:
+        """``listed(like, table, *numbers, first, last)`` of tensors in a table."""
+        return listed_loop(self.loop, self.count, len(self.elements))
 
 
 def update(function: Callable[..., Any]) -> Update:

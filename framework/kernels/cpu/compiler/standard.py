@@ -56,9 +56,9 @@ lowtide.framework.ops.loss.regression bent_slope f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f
 lowtide.framework.ops.loss.regression squared_slope f4:1C,f4:1C,f4:1C,f4:1C -
 lowtide.framework.ops.loss.regression sums:bent_error i8,i8,f8:1C,f4:1C,f4:1C,f8,f8 -
 lowtide.framework.ops.loss.regression sums:squared_error i8,i8,f8:1C,f4:1C,f4:1C -
-lowtide.optim.adam adam_step[00] f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8,f8,f8,f8,f8 contract
-lowtide.optim.rmsprop rmsprop_step[000] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8,f8 contract
-lowtide.optim.sgd momentum_step[00] f4:1C,f4:1C,f4:1C,f8,f8,f8,f8 contract
+lowtide.optim.adam listed:adam_step[00] f4:1C,i8:2C,f8,f8,f8,f8,f8,f8,f8,f8,f8,i8,i8 -
+lowtide.optim.rmsprop listed:rmsprop_step[000] f4:1C,i8:2C,f8,f8,f8,f8,f8,i8,i8 -
+lowtide.optim.sgd listed:momentum_step[00] f4:1C,i8:2C,f8,f8,f8,f8,i8,i8 -
 normalization.batch_norm _batch_norm f4:3C,f4:1C,f4:1C,f4:1C,f4:3C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
 normalization.batch_norm _batch_norm_grad f4:3C,f4:1C,f4:1C,f4:3C,f4:3C,f4:1C,f4:1C,f4:1C,i8,i8 contract+reassoc
 normalization.batch_norm _group_norm f4:4C,f4:2C,f4:2C,f4:4C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
@@ -68,6 +68,7 @@ normalization.layer_norm _grad_of_lines f4:1C,f4:1C,f4:2C,f4:2C,f4:1C,f4:1C,i8,i
 normalization.layer_norm _grad_of_rows f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,i8,i8 contract+reassoc
 normalization.layer_norm add_rows f4:2C,f4:2C,i8:1C -
 normalization.layer_norm layer_norm f4:2C,f4:1C,f4:1C,f4:2C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
+optim.tensor_table locate i8:1C,i8:2C,i8,i8,i8 -
 pooling.adaptive average f4:4C,f4:4C contract+reassoc
 pooling.adaptive average_grad f4:4C,f4:4C -
 pooling.max_pool3d max_pool f4:4C,u1:4C,f4:4C,i8x3,i8x3,i8x3,i8x3 -

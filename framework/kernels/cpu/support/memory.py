@@ -1,0 +1,55 @@
+"""Memory by its address, for compiled functions: words, and arrays over what others hold.
+
+Who passes an address keeps the memory alive, and has checked what lies there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .jit import deferred, spelled
+
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
+arrayobj = deferred("numba.np.arrayobj")
+
+
+def _read(bits: int) -> Any:
+    def read(typing: Any, address: Any) -> Any:
+        def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            kind = ir.IntType(bits)
+            found = b.load(b.inttoptr(args[0], kind.as_pointer()))
+            return found if bits == 64 else b.sext(found, ir.IntType(64))
+
+        return types.int64(types.int64), write
+
+    return read
+
+
+@spelled
+def word_at(typing: Any, address: Any) -> Any:
+    """Return the eight bytes at an address, as an int."""
+    found: Any = _read(64)(typing, address)
+    return found
+
+
+@spelled
+def int_at(typing: Any, address: Any) -> Any:
+    """Return the four bytes at an address, as an int."""
+    found: Any = _read(32)(typing, address)
+    return found
+
+
+@spelled
+def vector_at(typing: Any, address: Any, size: Any, like: Any) -> Any:
+    """Return a contiguous array of ``size`` elements at an address, of the dtype of ``like``."""
+    kind = types.Array(like.dtype, 1, "C")
+
+    def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        element = context.get_data_type(kind.dtype)
+        item = ir.IntType(64)(context.get_abi_sizeof(element))
+        array = arrayobj.make_array(kind)(context, b)
+        data = b.inttoptr(args[0], element.as_pointer())
+        arrayobj.populate_array(array, data, [args[1]], [item], item, meminfo=None)
+        return array._getvalue()
+
+    return kind(types.int64, types.int64, like), write
