@@ -5,6 +5,7 @@ Logits are (examples, classes, positions) here, whatever their shape; a row is o
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -122,19 +123,77 @@ def check_classes(xp, target, classes, ignore_index):
         checked(xp, target[start : start + TILE_ROWS], classes, ignore_index)
 
 
-def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
-    """Run a loop of ``kernels/cpu/loss/cross_entropy.py``; its last numbers are the classes."""
+@cache
+def loops():
+    """The module of compiled loops, imported when one is first called."""
     from ...kernels.cpu.loss import cross_entropy
 
+    return cross_entropy
+
+
+@cache
+def no_weight(dtype):
+    """What a compiled loop takes where classes have no weights."""
+    return np.empty((1, 0), dtype)
+
+
+def check_compiled(target, classes, ignore_index):
+    """Check class indices, flat and contiguous, before a compiled loop uses them."""
+    if loops().has_invalid_class(target, classes, ignore_index):
+        check_classes(np, target, classes, ignore_index)
+
+
+def run_compiled(name, logits, numbers, weight, ignore_index, *more):
+    """Run a loop of ``kernels/cpu/loss/cross_entropy.py``; its last numbers are the classes."""
     whole = logits[0]
     n, c, length = sizes(whole)
-    if smoothing:  # rows where classes lie together, else planes
-        name = ("rows" if length == 1 else "planes") + name
-    shape = (n,) if smoothing and length == 1 else (n, length)
-    cubes = [a.reshape(n, c, *shape[1:]) for a in logits]
-    lines = [a.reshape(shape) for a in numbers]  # checks sizes, which compiled loops do not
-    if cross_entropy.has_invalid_class(lines[-1].reshape(-1), c, ignore_index):
-        check_classes(np, lines[-1].reshape(-1), c, ignore_index)
-    weights = np.empty((1, 0), whole.dtype) if weight is None else weight.reshape(1, c)
-    run = getattr(cross_entropy, name)
-    parallel_rows(run, whole.size, n, *cubes, *lines, weights, ignore_index, *smoothing)
+    cubes = [a.reshape(n, c, length) for a in logits]
+    lines = [a.reshape(n, length) for a in numbers]  # checks sizes, which compiled loops do not
+    check_compiled(lines[-1].reshape(-1), c, ignore_index)
+    weights = no_weight(whole.dtype) if weight is None else weight.reshape(1, c)
+    run = getattr(loops(), name)
+    parallel_rows(run, whole.size, n, *cubes, *lines, weights, ignore_index, *more)
+
+
+def are_rows(input):
+    """True for the spec of logits whose classes lie together."""
+    return input.numel == input.shape[0] * input.shape[1]
+
+
+def run_rows(out, top, total, input, target, weight, ignore_index, smoothing):
+    """Run the loop over rows of logits."""
+    n, c = input.shape[0], input.shape[1]
+    target = target.reshape(n)
+    check_compiled(target, c, ignore_index)
+    weights = no_weight(input.dtype) if weight is None else weight.reshape(1, c)
+    lines = out.reshape(n), top.reshape(n), total.reshape(n), target
+    parallel_rows(
+        loops().rows, input.size, n, input.reshape(n, c), *lines, weights, ignore_index, smoothing
+    )
+
+
+def run_rows_grad(out, grad, input, target, weight, top, total, ignore_index, smoothing):
+    """Run the loop of the gradient of rows; ``grad`` may be one number, repeated by strides of 0.
+
+    A mean sends such a gradient. It is not copied.
+    """
+    n, c = input.shape[0], input.shape[1]
+    step = 1
+    if not grad.flags.c_contiguous:
+        grad, step = grad[:1], 0
+    target = target.reshape(n)
+    check_compiled(target, c, ignore_index)
+    weights = no_weight(input.dtype) if weight is None else weight.reshape(1, c)
+    lines = grad.reshape(-1), top.reshape(n), total.reshape(n), target
+    parallel_rows(
+        loops().rows_grad, input.size, n, out.reshape(n, c), input.reshape(n, c), *lines, weights,
+        ignore_index, smoothing, step,
+    )  # fmt: skip
+
+
+def contiguous_or_repeated(array):
+    """True for an array in C order, and for a gradient of rows that is one number repeated."""
+    flags = array.flags
+    return flags.c_contiguous or (
+        array.ndim == 1 and array.dtype.kind == "f" and flags.aligned and array.strides == (0,)
+    )

@@ -108,12 +108,22 @@ def _compiled(input, weight):
 
 
 @cross_entropy_rows.kernel(
+    "cpu", when=lambda input, target, weight, **_: _compiled(input, weight)
+    and class_targets.are_rows(input),
+    layout=contiguous, scratch=False,
+)  # fmt: skip
+def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
+    given = (out, top, total, input, target, weight)
+    class_targets.run_rows(*given, ignore_index, label_smoothing)
+
+
+@cross_entropy_rows.kernel(
     "cpu", when=lambda input, target, weight, **_: _compiled(input, weight), layout=contiguous,
     scratch=False,
 )  # fmt: skip
 def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
     class_targets.run_compiled(
-        "", [input], [out, top, total, target], weight, ignore_index, label_smoothing
+        "planes", [input], [out, top, total, target], weight, ignore_index, label_smoothing
     )
 
 
@@ -157,6 +167,10 @@ def _grad_samples(make):
     row = x[:, :1].unsqueeze(2)
     yield (x[:, 0], x, _some_classes(x), None, row, row + 4.0), plain
     yield (make(0), make(0, 3), _classes([]), None, make(0, 1, 1), make(0, 1, 1)), plain
+    tops = make(2, 1, 2).detach() + 1.0, make(2, 1, 2, low=2.0, high=5.0).detach()
+    yield (make(2, 2), make(2, 3, 2), _classes([[0, 2], [1, 1]]), None, *tops), plain
+    repeated = make().detach().expand(4)  # what a mean sends
+    yield (repeated, make(4, 5), _classes([0, 4, 2, 1]), None, top, total), plain
 
 
 def _cross_entropy_grad_infer(grad, input, target, weight, top, total, **_):
@@ -198,12 +212,27 @@ def cross_entropy_grad(
 
 
 @cross_entropy_grad.kernel(
+    "cpu", when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight)
+    and class_targets.are_rows(input),
+    layout=class_targets.contiguous_or_repeated,
+)  # fmt: skip
+def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
+    given = (out, grad, input, target, weight, top, total)
+    class_targets.run_rows_grad(*given, ignore_index, label_smoothing)
+
+
+@cross_entropy_grad.kernel(
     "cpu", when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight),
     layout=contiguous,
 )  # fmt: skip
 def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
     class_targets.run_compiled(
-        "_grad", [out, input], [grad, top, total, target], weight, ignore_index, label_smoothing
+        "planes_grad",
+        [out, input],
+        [grad, top, total, target],
+        weight,
+        ignore_index,
+        label_smoothing,
     )
 
 
@@ -339,6 +368,22 @@ def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
         xp.add(divisor, counted, out=divisor)
     xp.sum(loss, out=out)
     xp.divide(out, divisor, out=out)
+
+
+@class_mean.kernel(
+    "cpu", when=lambda loss, target, weight, **_: loss.dtype.name in ("float32", "float64")
+    and (weight is None or weight.dtype is loss.dtype),
+    layout=contiguous,
+)  # fmt: skip
+def _(xp, out, divisor, loss, target, weight, *, ignore_index):
+    target = target.reshape(-1)
+    if weight is None:
+        weights = class_targets.no_weight(loss.dtype)
+    else:
+        weights = weight.reshape(1, -1)
+        class_targets.check_compiled(target, weights.size, ignore_index)
+    results = out.reshape(-1), divisor.reshape(-1)
+    class_targets.loops().mean(*results, loss.reshape(-1), target, weights, ignore_index)
 
 
 @class_mean.vjp("loss")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..attention import _dot, _largest, _sum
-from ..support.jit import FUSED, compiled, inlined
+from ..support.jit import FUSED, SUMS, compiled, inlined
 from ..support.vector_math import exp32
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -83,15 +83,18 @@ def rows(
 @compiled(fastmath=FUSED)
 def rows_grad(
     out: Any, x: Any, grad: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
-    smoothing: float,
+    smoothing: float, step: int,
 ) -> None:  # fmt: skip
-    """The gradient of :func:`rows` in the logits."""
+    """The gradient of :func:`rows` in the logits.
+
+    ``step`` is 1; 0 if ``grad`` is one number, which holds for all rows.
+    """
     count, n = x.shape
     mass, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         row, made, m, t = x[i], out[i], top[i], target[i]
-        g = _ZERO if t == ignored else grad[i]
+        g = _ZERO if t == ignored else grad[i * step]
         hit, spread = g * rest, g * smooth
         if weight.size and t != ignored:
             hit *= weight[0, t]
@@ -218,3 +221,28 @@ def picked_grad(out: Any, grad: Any, target: Any, weight: Any, ignored: int) -> 
             t = target[i, j]
             if t != ignored:
                 out[i, t, j] = -(grad[i, j] * weight[0, t]) if weight.size else -grad[i, j]
+
+
+@compiled(fastmath=SUMS)
+def mean(out: Any, divisor: Any, loss: Any, target: Any, weight: Any, ignored: int) -> None:
+    """``sum(loss) / divisor``; the divisor is the sum of the weights of all classes that count.
+
+    Both sums are formed in float64. All arrays but ``weight`` are flat; ``out`` and ``divisor``
+    have one element.
+    """
+    kind = out.dtype.type
+    total, counted = 0.0, 0.0
+    for i in range(loss.size):
+        total += loss[i]
+    if weight.size:
+        for i in range(target.size):
+            t = target[i]
+            if t != ignored:
+                counted += weight[0, t]
+    else:
+        count = 0
+        for i in range(target.size):
+            count += target[i] != ignored
+        counted = float(count)
+    divisor[0] = kind(counted)
+    out[0] = kind(total) / divisor[0]
