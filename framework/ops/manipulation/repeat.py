@@ -5,6 +5,8 @@ Every kernel writes its input straight into its places of the result.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ...data_dependence import require_values
 from ...dtypes import int64
 from ...kernels.common.schedule import parallel_rows
@@ -130,8 +132,9 @@ def _counted(repeats):
 # Turned
 
 
+@lru_cache(maxsize=256)
 def _roll_slices(shape, shifts, dims):
-    """Yield (target, source) pairs of slices: each dim is cut in two."""
+    """Return (target, source) pairs of slices: each dim is cut in two."""
     pairs = [((), ())]
     for d, n in enumerate(shape):
         s = shifts[dims.index(d)] % n if d in dims and n else 0

@@ -32,7 +32,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
         input.like((rows, 3 * hidden)), input.like((rows, hidden)), Spec((4 * hidden,), kind),
-        Spec((3 * hidden * batch,), kind), rnn.transposed_spec(w_hh, kind),
+        Spec((3 * hidden * batch,), kind), rnn.transposed_spec(w_hh, kind, input, runs),
     )  # fmt: skip
 
 

@@ -39,7 +39,8 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
         input.like((*input.shape[:-1], size)), input.like((batch, size)),
         input.like((batch, hidden)), input.like((rows, 4 * hidden)), input.like((rows, hidden)),
         Spec((4 * hidden,), kind), Spec((4 * hidden * batch,), kind),
-        Spec((0 if w_hr is None else batch, hidden), kind), rnn.transposed_spec(w_hh, kind),
+        Spec((0 if w_hr is None else batch, hidden), kind),
+        rnn.transposed_spec(w_hh, kind, input, runs),
     )  # fmt: skip
 
 

@@ -116,9 +116,13 @@ def begin(xp, state, initial):
         xp.copyto(state, initial)
 
 
-def transposed_spec(w_hh, kind):
-    """Spec of the buffer for the transposed recurrent weight; empty for a large one."""
-    small = w_hh.numel * kind.itemsize <= SMALL
+def transposed_spec(w_hh, kind, input, runs):
+    """Spec of the buffer for the transposed recurrent weight.
+
+    It is empty for a large weight, and for a single step: a copy takes longer than the product.
+    """
+    single = (sum(many for many, _ in runs) if runs else input.shape[0]) == 1
+    small = w_hh.numel * kind.itemsize <= SMALL and not single
     return Spec(w_hh.shape[::-1] if small else (0, 0), kind)
 
 
@@ -282,7 +286,8 @@ def _rnn_infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
     kind = kernel_type(input)
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
-        Spec((hidden,), kind), Spec((hidden * batch,), kind), transposed_spec(w_hh, kind),
+        Spec((hidden,), kind), Spec((hidden * batch,), kind),
+        transposed_spec(w_hh, kind, input, runs),
     )  # fmt: skip
 
 

@@ -89,9 +89,11 @@ def amid_zeros(xp, out, input, start, *, dim, size):
     """Embed the input as a range of a longer dim of zeros."""
     head = (slice(None),) * dim
     stop = start + input.shape[dim]
-    out[(*head, slice(0, start))] = 0
+    if start:
+        out[(*head, slice(0, start))] = 0
     out[(*head, slice(start, stop))] = input
-    out[(*head, slice(stop, None))] = 0
+    if stop < size:
+        out[(*head, slice(stop, None))] = 0
 
 
 @amid_zeros.vjp("input")

@@ -34,10 +34,11 @@ indexing choose u4:1C,u1:1Cr,u4:1Cr,u4:1Cr,i8x4,i8x4,i8x4,i8x4,i8x4,b1 -
 indexing move u4:1C,u4:1C,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C,i8:1C -
 linalg.gemm _sgemm i8,i8 -
 loss.cross_entropy has_invalid_class i8:1C,i8,i8 -
+loss.cross_entropy mean f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8 contract+reassoc
 loss.cross_entropy picked f4:3C,f4:2C,i8:2C,f4:2C,i8 -
 loss.cross_entropy picked_grad f4:3C,f4:2C,i8:2C,f4:2C,i8 -
 loss.cross_entropy rows f4:2C,f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
-loss.cross_entropy rows_grad f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
+loss.cross_entropy rows_grad f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8,i8 contract
 lowtide.framework.ops.activation.elu elu_slope f4:1C,f4:1C,f4:1C,f8,f8,f8 contract
 lowtide.framework.ops.activation.elu scaled_elu f4:1C,f4:1C,f8,f8,f8 contract
 lowtide.framework.ops.activation.gelu gelu[0] f4:1C,f4:1C contract
