@@ -64,14 +64,14 @@ class Recorder(KernelRecorder):
         self, method: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a call that each replay makes anew, and note it."""
-        if self._live or self.reason is not None:
-            return method(owner, *args, **kwargs)
         leaves, _ = tree_flatten((args, kwargs))
         if not all(isinstance(x, PLAIN) or self._guards.reaches(x) for x in leaves):
             name = f"{type(owner).__name__}.{method.__name__}"
             self.refuse(f"{name} is given what may be another object at its next call")
-            return method(owner, *args, **kwargs)
-        self._check_live()
+        if self.reason is None:
+            self._check_live()
+        if self.reason is not None:
+            return self._run_live(method, owner, args, kwargs)
         self._note_effects()
         if not self._lives:
             same = {k for k, g in self._gradients.items() if g == self._old_gradients[k]}
@@ -79,18 +79,21 @@ class Recorder(KernelRecorder):
         self._lives += 1
         self.program.entries.append(LiveCall(method, owner, args, kwargs))
         self._row += 1
-        state = self._state
-        self._live, state.run_kernel, state.capture = True, self._runner, None
-        try:
-            result = method(owner, *args, **kwargs)
-        finally:
-            self._live, state.run_kernel, state.capture = False, self._run, self
+        result = self._run_live(method, owner, args, kwargs)
         self._versions = [t._storage.version for t in self._tensors]
         self._gradients = {k: self._gradient_owner(k) for k in self._leaves}
         self._live_states = [state_of_live(o) for o in self._guards.live]
         if result is not None:
             self.refuse(f"{type(owner).__name__}.{method.__name__} returns a value")
         return result
+
+    def _run_live(self, method: Any, owner: Any, args: Any, kwargs: Any) -> Any:
+        state = self._state
+        self._live, state.run_kernel, state.capture = True, self._runner, None
+        try:
+            return method(owner, *args, **kwargs)
+        finally:
+            self._live, state.run_kernel, state.capture = False, self._run, self
 
     def _check_live(self) -> None:
         for owner, state in zip(self._guards.live, self._live_states, strict=True):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from tests.capture.steps import Setup
 
 GLOBAL = {"factor": 1.0}
 COUNT = 0
@@ -142,3 +143,74 @@ def test_warnings_name_the_function() -> None:
             f(lt.ones(2))
     assert [str(w.message).partition(" runs")[0] for w in caught] == ["compile: reads_value"]
     assert caught[0].filename == __file__
+
+
+class Reads:
+    """A whole step that reads a value at one of its places."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.setup, self.seen = at, Setup(), []
+        self.x, self.y = lt.randn(8, 6), lt.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+
+    def read(self, place: int, t: Any) -> None:
+        if place == self.at:
+            self.seen.append(t.sum().item())
+
+    def step(self) -> None:
+        s = self.setup
+        self.read(0, self.x)
+        s.opt.zero_grad()
+        self.read(1, self.x)
+        loss = lt.nn.functional.cross_entropy(s.net(self.x), self.y)
+        self.read(2, loss)
+        s.scaler.scale(loss).backward()
+        self.read(3, loss)
+        s.scaler.unscale_(s.opt)
+        self.read(4, loss)
+        lt.nn.utils.clip_grad_norm_(s.net.parameters(), 1.0)
+        self.read(5, loss)
+        s.scaler.step(s.opt)
+        self.read(6, loss)
+        s.scaler.update()
+        self.read(7, loss)
+        s.sched.step()
+        self.read(8, loss)
+        s.ema.update_parameters(s.net)
+        self.read(9, loss)
+
+
+@pytest.mark.parametrize("at", range(10))
+def test_a_value_that_is_read_anywhere_in_a_step_changes_nothing(at):
+    found = []
+    for is_compiled in (False, True):
+        run = Reads(at)
+        step = lt.compile(run.step) if is_compiled else run.step
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(5):
+                step()
+        found.append((run.seen, run.setup.state()))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 5
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_step_of_an_optimizer_runs_after_a_value_was_read(at):
+    p = lt.nn.Parameter(lt.ones(3))
+    optimizer, seen = lt.optim.SGD([p], lr=0.25), []
+
+    @lt.compile
+    def step():
+        optimizer.zero_grad()
+        loss = (p * p).sum()
+        if at == 2:
+            seen.append(loss.item())
+        loss.backward()
+        if at == 3:
+            print(loss)
+        optimizer.step()
+
+    with pytest.warns(lt.CaptureWarning, match="reads a tensor's value"):
+        for _ in range(4):
+            step()
+    assert p.tolist() == [0.5**4] * 3

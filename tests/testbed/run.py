@@ -1,6 +1,6 @@
 """Run programs of the test bed with PyTorch, or with lowtide in its place.
 
-``python -m tests.testbed.run FILE OUT [--as-torch] [--repeat N] [NAME...]`` runs the programs of
+``python -m tests.testbed.run FILE OUT [--as-torch] [--repeat N] [--compiled loss|step] [NAME...]`` runs the programs of
 ``programs/FILE.py``, all or those whose names hold a NAME, and writes to the folder OUT what each
 found (``NAME.npz``) and ``report.json``: seconds of import, seconds of each program (with the
 import of its package), errors; seconds of each of N runs after the first; and the most memory that
@@ -30,6 +30,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--as-torch", action="store_true")
     parser.add_argument("--repeat", type=int, default=0)
+    parser.add_argument("--compiled", choices=["loss", "step"], default="")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")  # libraries warn of one another's ages
@@ -46,12 +47,14 @@ def main(arguments: list[str]) -> int:
         "seconds": {},
         "again": {},
         "errors": {},
+        "compiled": {},
         "tolerances": training.TOLERANCES,
     }
     for name, function in training.PROGRAMS.items():
         if given.names and not any(part in name for part in given.names):
             continue
         started = time.perf_counter()
+        training.COMPILED.update(what=given.compiled, functions=[])
         try:
             rows = function()
         except Exception:  # one program's failure must not hide the others
@@ -59,6 +62,7 @@ def main(arguments: list[str]) -> int:
         else:
             np.savez(given.out / f"{name.replace(':', '-')}.npz", **rows)
         report["seconds"][name] = time.perf_counter() - started
+        report["compiled"][name] = [f.explain() for f in training.COMPILED["functions"]]
         report["again"][name] = [_seconds(function) for _ in range(given.repeat)]
     report["peak"] = _most_memory()
     (given.out / "report.json").write_text(json.dumps(report, indent=1))

@@ -22,6 +22,8 @@ Rows = dict[str, np.ndarray]
 PROGRAMS: dict[str, Callable[[], Rows]] = {}
 TOLERANCES: dict[str, float] = {}
 STEPS = 20
+COMPILED: dict[str, Any] = {"what": "", "functions": []}
+"""What :func:`trained` compiles, nothing, ``"loss"`` or ``"step"``; and the functions it has."""
 
 
 def program(
@@ -96,21 +98,35 @@ def trained(
         optimizer = torch.optim.SGD(list(parameters.values()), lr=lr, momentum=0.9)
     rows: Rows = {}
     losses = []
-    for step in range(steps):
+    compute = compiled(loss_of) if COMPILED["what"] == "loss" else loss_of
+
+    def train() -> Any:
         optimizer.zero_grad()
-        loss = loss_of()
+        loss = compute()
         loss.backward()
-        losses.append(loss.item())
+        optimizer.step()
+        return loss
+
+    if COMPILED["what"] == "step":
+        train = compiled(train)
+    for step in range(steps):
+        losses.append(train().item())
         if step in (0, steps - 1):
             for name, p in parameters.items():
                 if p.grad is not None:
                     rows[f"gradient {step} of {name}"] = array(p.grad)
-        optimizer.step()
     rows["losses"] = np.array(losses)
     for name, tensor in module.state_dict().items():
         if hasattr(tensor, "detach") and tensor.dtype.is_floating_point:
             rows[f"state {name}"] = array(tensor)
     return rows
+
+
+def compiled(function: Callable[[], Any]) -> Any:
+    """Compile a function, and note it for the report."""
+    found = torch.compile(function)
+    COMPILED["functions"].append(found)
+    return found
 
 
 def array(tensor: Any) -> np.ndarray:
