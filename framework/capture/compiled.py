@@ -1,8 +1,9 @@
-"""``compile``: a function that is recorded at its second call and replayed from the third on.
+"""``compile``: a function that is recorded at its second and third call, and replayed from then on.
 
 The first call of a kind runs as ever: it makes plans, and state that optimizers make lazily. The
-second is recorded while it runs. A later one is replayed if what the recording depended on is as it
-was; else it is recorded anew, a bounded number of times. Whatever cannot be recorded runs as it is
+next two are recorded while they run. If both recordings agree (``agreement.py``), a later call is
+replayed, provided that what the recording depended on is as it was; else it is recorded anew, a
+bounded number of times. Whatever cannot be recorded runs as it is
 written, and a warning says why, once.
 """
 
@@ -25,6 +26,7 @@ from ..errors import CaptureError, CaptureWarning
 from ..ops.autocast_policy import thread
 from ..storage import Storage
 from ..tensor import Tensor
+from .agreement import disagreement
 from .call import Call, Inside, changed_by, may_replay, memory_of
 from .checking import Snapshot, checked
 from .guards import Guards
@@ -104,8 +106,12 @@ class CompiledFunction:
             return result
         if kind.reason is not None:
             return self._as_written(kind.reason, args, kwargs)
+        expected = None
         for recording in list(kind.recordings):
             change = recording.changed(call)
+            if change is None and not kind.confirmed:
+                expected = recording
+                break
             if change is None:
                 self.replays += 1
                 call.guards = recording.guards
@@ -117,15 +123,17 @@ class CompiledFunction:
             kind.last_change = change.name
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
-        return self._record(kind, call, args, kwargs)
+        return self._record(kind, call, expected, args, kwargs)
 
     def _checked(self, recording: _Recording, call: Call) -> Any:
         replay = recording.replay
         snapshot = functools.partial(Snapshot, call.tensors, recording.guards, replay.program)
         return checked(call.again, functools.partial(replay, call), snapshot)
 
-    def _record(self, kind: _Kind, call: Call, args: Any, kwargs: Any) -> Any:
-        if self.recordings >= MOST_RECORDINGS:
+    def _record(
+        self, kind: _Kind, call: Call, expected: _Recording | None, args: Any, kwargs: Any
+    ) -> Any:
+        if expected is None and self.recordings >= MOST_RECORDINGS:
             often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
             return self._refused(kind, often, args, kwargs)
         try:
@@ -154,8 +162,8 @@ class CompiledFunction:
         if recorder.reason is None and recorder.outputs and kind.dropped >= _ATTEMPTS:
             recorder.refuse("its results require grad, and no backward follows")
         sources = recorder.sources() if recorder.outputs and recorder.reason is None else []
-        keep = functools.partial(self._keep, kind, guards, gradients)
-        reason = self._why_not(kind, recorder, guards, before)
+        keep = functools.partial(self._keep, kind, guards, gradients, expected)
+        reason = self._why_not(kind, recorder, guards, before, expected is not None)
         if reason is not None or not recorder.outputs:
             inside.join()
         if reason is None and recorder.outputs:
@@ -172,27 +180,41 @@ class CompiledFunction:
             self._note_refusal(kind, reason)
         return inside.returned(result)
 
-    def _why_not(self, kind: _Kind, recorder: Recorder, guards: Guards, before: Any) -> str | None:
+    def _why_not(
+        self, kind: _Kind, recorder: Recorder, guards: Guards, before: Any, again: bool
+    ) -> str | None:
         # Why a recorded call will not be replayed; None if it will, "" if the next may be.
         if recorder.reason is not None:
             return f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}"
         if not _same_randomness(before, _python_randomness()):
             return "it draws from Python's or NumPy's random generator"
-        changed = guards.changed()
+        changed = None if again else guards.changed()
         if changed is None:
             return None
         kind.attempts += 1
         return f"it changes {changed.name} in each call" if kind.attempts >= _ATTEMPTS else ""
 
-    def _keep(self, kind: _Kind, guards: Guards, gradients: Any, replay: Any) -> None:
+    def _keep(
+        self, kind: _Kind, guards: Guards, gradients: Any, expected: _Recording | None, replay: Any
+    ) -> None:
         kind.dropped = 0
         if isinstance(replay, str):
             self._note_refusal(kind, replay)
             return
-        if any(r.replay.same_backward(replay) and not r.guards.changed() for r in kind.recordings):
-            return  # of another call of the same step
-        self.recordings += 1
-        kind.recordings.insert(0, _Recording(replay, guards, gradients))
+        if expected is None or not expected.replay.same_backward(replay):
+            # That of another call of the same step, if its backward is the same.
+            alike = (r for r in kind.recordings if r.replay.same_backward(replay))
+            later = replay.program.backward_at is not None
+            expected = next((r for r in alike if later and not r.guards.changed()), None)
+        if expected is None:
+            self.recordings += 1
+            kind.recordings.insert(0, _Recording(replay, guards, gradients))
+            return
+        difference = disagreement(expected.replay.program, replay.program)
+        if difference is None:
+            kind.confirmed = True
+        elif not kind.confirmed:
+            self._note_refusal(kind, difference)
 
     def _refused(self, kind: _Kind, reason: str, args: Any, kwargs: Any) -> Any:
         self._note_refusal(kind, reason)
@@ -251,6 +273,7 @@ class _Kind:
 
     def __init__(self) -> None:
         self.recordings: list[_Recording] = []
+        self.confirmed = False  # two recordings have found the same
         self.reason: str | None = None
         self.attempts = 0
         self.waiting: list[Any] = []  # weak references to nodes whose backward has not come

@@ -31,14 +31,15 @@ def compile(
     disable: bool = False,
     check: int = 0,
 ) -> Any:
-    """Return a function or module that is recorded at its second call and replayed afterwards.
+    """Return a function or module that is recorded twice and replayed afterwards.
 
-    Compile a whole training step: ``zero_grad``, forward, backward, clipping and the optimizer's
-    step. Of a module, forward is replayed, and the backward of its results. A replay runs the
-    recorded kernel calls on new inputs and gives the same bits. Python code of the function does
-    not run again, but for the steps of optimizers, schedulers and scalers. A replay happens only if
-    what the recording depended on is unchanged. A call that cannot be recorded runs as it is
-    written, and a warning says why.
+    The first call of a kind runs as ever, the second and the third are recorded. Compile a whole
+    training step: ``zero_grad``, forward, backward, clipping and the optimizer's step. Of a module,
+    forward is replayed, and the backward of its results. A replay runs the recorded kernel calls on
+    new inputs and gives the same bits. Python code of the function does not run again, but for the
+    steps of optimizers, schedulers and scalers. A replay happens only if two recordings have agreed
+    and what they depended on is unchanged. A call that cannot be recorded runs as it is written,
+    and a warning says why.
 
     Args:
         model: A function or a module; without it, a decorator is returned.
@@ -59,8 +60,8 @@ def compile(
         >>> @lt.compile
         ... def double(x):
         ...     return x + x
-        >>> [double(lt.tensor(float(k))).item() for k in range(4)]
-        [0.0, 2.0, 4.0, 6.0]
+        >>> [double(lt.tensor(float(k))).item() for k in range(5)]
+        [0.0, 2.0, 4.0, 6.0, 8.0]
     """
     if model is None:
         return functools.partial(compile, fullgraph=fullgraph, disable=disable, check=check)
@@ -148,7 +149,7 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
 
     Args:
         fn: A function, or one that is compiled.
-        *args: What it is called with, twice.
+        *args: What it is called with, three times.
         **kwargs: Likewise.
 
     Returns:
@@ -158,7 +159,7 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
     compiled = fn if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
     quiet, compiled.quiet = compiled.quiet, True
     try:
-        for _ in range(2):
+        for _ in range(3):
             compiled(*args, **kwargs)
     finally:
         compiled.quiet = quiet

@@ -107,6 +107,6 @@ class Cell(nn.Module):
 
 
 def warm(net: Any) -> None:
-    for k in range(3):
+    for k in range(4):
         usual(net, k)
     assert net._compiled.replays == 1

@@ -27,13 +27,13 @@ def test_a_step_is_equal_bit_for_bit(name: str) -> None:
     if name == "scaled":  # the scale changes every second step
         assert step.replays >= 2
     else:
-        assert (step.recordings, step.replays) == (1, 6)
+        assert (step.recordings, step.replays) == (1, 5)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_steps_anew(name: str) -> None:
     step = equal_runs(plain_step, lambda f: lt.compile(f, fullgraph=True), optimizer=name)
-    assert step.replays == 6
+    assert step.replays == 5
 
 
 def set_training(s: Setup, k: int) -> None:
@@ -111,14 +111,14 @@ def test_a_change_between_calls_is_noticed(change: Any) -> None:
 def test_new_shapes_are_recorded_anew() -> None:
     s, t = Setup(), Setup()
     step, plain = lt.compile(plain_step(s), fullgraph=True), plain_step(t)
-    for size in (8, 8, 4, 8, 4, 4, 8, 4):
+    for size in (8, 8, 4, 8, 4, 4, 8, 4, 4):
         ((x, y),) = batches(1, size)
         found = []
         for f, who in ((plain, t), (step, s)):
             lt.manual_seed(size)
             found.append((bits(f(x, y)), who.state()))
         assert found[0] == found[1]
-    assert (step.recordings, step.replays) == (2, 4)
+    assert (step.recordings, step.replays) == (2, 3)
 
 
 def test_arguments_that_share_memory_are_told_apart() -> None:
@@ -128,7 +128,7 @@ def test_arguments_that_share_memory_are_told_apart() -> None:
         return a + b
 
     f = lt.compile(add, fullgraph=True)
-    for k in range(8):
+    for k in range(10):
         a = lt.arange(4.0)
         b = a if k % 2 else lt.arange(4.0) + 1
         c = a.clone()
@@ -153,10 +153,10 @@ def test_attributes_that_are_looked_up_by_strings_are_compared() -> None:
 
     config = Config()
     f = lt.compile(lambda x: x * getattr(config, "factor_" + "ab"[0]), fullgraph=True)
-    for k in range(6):
-        config.factor_a = float(k // 3)
-        assert f(lt.ones(1)).item() == k // 3
-    assert f.replays == 3
+    for k in range(8):
+        config.factor_a = float(k // 4)
+        assert f(lt.ones(1)).item() == k // 4
+    assert f.replays == 4
 
 
 def test_a_write_that_the_first_call_did_not_make_is_an_error() -> None:
@@ -181,7 +181,7 @@ def test_a_parameter_in_another_order_of_the_same_memory_is_noticed() -> None:
     w = nn.Parameter(lt.arange(9.0).reshape(3, 3))
     f = lt.compile(lambda x: (x @ w).detach(), fullgraph=True)
     x = lt.rand(2, 3)
-    for _ in range(3):
+    for _ in range(4):
         f(x)
     w.data = w.data.t()
     assert bits(f(x)) == bits((x @ w).detach())
@@ -189,7 +189,7 @@ def test_a_parameter_in_another_order_of_the_same_memory_is_noticed() -> None:
 
 def test_memory_of_others_is_let_go_after_a_call() -> None:
     f = lt.compile(lambda x: x * 2, fullgraph=True)
-    for k in range(4):
+    for k in range(5):
         array = np.full(1000, float(k), np.float32)
         gone = weakref.ref(array)
         assert f(lt.from_numpy(array))[0].item() == 2.0 * k

@@ -77,6 +77,7 @@ def test_a_replay_has_the_bits_of_the_plain_call(name: str, number: int) -> None
             pytest.skip(f"the plain call: {error}")
         compiled()
         compiled()
+        compiled()
         for k in (1, 2, 0):
             moved(inputs, made[k][0])
             lt.manual_seed(k)

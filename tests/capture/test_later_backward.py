@@ -216,6 +216,7 @@ def test_second_derivatives_are_refused_after_the_recording() -> None:
         (g,) = lt.autograd.grad(net(x).sum(), x, create_graph=True)  # runs the graph itself
         g.sum().backward()
     net(x).sum().backward()
+    net(x).sum().backward()
     with pytest.raises(RuntimeError, match="cannot be differentiated"):
         lt.autograd.grad(net(x).sum(), x, create_graph=True)
 

@@ -131,7 +131,7 @@ def test_a_loop_is_equal_bit_for_bit(loop: Loop) -> None:
     net, other = pair()
     compiled = lt.compile(other, fullgraph=True)
     run_both(loop, net, other, compiled)
-    assert compiled._compiled.replays >= 3
+    assert compiled._compiled.replays >= 2
 
 
 @pytest.mark.parametrize("part", ["a", "b", "both"])
@@ -145,7 +145,7 @@ def test_results_that_a_loss_leaves_out_have_no_gradient(part: str) -> None:
     net, other = pair(Two)
     compiled = lt.compile(other)
     run_both(loop, net, other, compiled)
-    assert compiled._compiled.replays == 4
+    assert compiled._compiled.replays == 3
 
 
 def test_results_of_a_call_go_into_the_next() -> None:
@@ -201,13 +201,13 @@ def test_attributes_that_no_code_of_the_step_names_may_change() -> None:
             return self.net(x).square().mean() * self.rate
 
     t = Trainer()
-    for k in range(6):
-        t.rate = 1.0 + k // 4
+    for k in range(7):
+        t.rate = 1.0 + k // 5
         with lt.no_grad():
             t.history.append(t.step(data()).item())
     assert t.step.replays == 3
     t.missing = 1
-    assert t.history[3] * 2 == t.history[4]
+    assert t.history[4] * 2 == t.history[5]
 
 
 def test_averages_that_a_graph_holds_are_left_to_the_function() -> None:
@@ -266,7 +266,7 @@ def test_a_module_compiles_in_place() -> None:
     net, other = pair()
     assert other.compile(fullgraph=True) is None
     run_both(usual, net, other, other)
-    assert other._call_hooks.compiled.replays == 4
+    assert other._call_hooks.compiled.replays == 3
     assert list(other.state_dict()) == list(net.state_dict())
     twin = copy.deepcopy(other).eval()
     assert bits(twin(data())) == bits(other.eval()(data()))

@@ -119,7 +119,7 @@ def test_a_global_that_changes_is_noticed() -> None:
     for k in range(10):
         GLOBAL["factor"] = float(k // 4)
         assert f(lt.ones(1)).item() == k // 4
-    assert f.replays == 6
+    assert f.replays == 5
 
 
 def test_too_many_recordings_end_in_plain_calls() -> None:
@@ -210,7 +210,9 @@ def test_a_step_of_an_optimizer_runs_after_a_value_was_read(at):
             print(loss)
         optimizer.step()
 
+    step()
     with pytest.warns(lt.CaptureWarning, match="reads a tensor's value"):
-        for _ in range(4):
-            step()
+        step()
+    step()
+    step()
     assert p.tolist() == [0.5**4] * 3

@@ -1,10 +1,11 @@
 """Run programs of the test bed with PyTorch, or with lowtide in its place.
 
-``python -m tests.testbed.run FILE OUT [--as-torch] [--repeat N] [--compiled loss|step] [NAME...]`` runs the programs of
-``programs/FILE.py``, all or those whose names hold a NAME, and writes to the folder OUT what each
-found (``NAME.npz``) and ``report.json``: seconds of import, seconds of each program (with the
-import of its package), errors; seconds of each of N runs after the first; and the most memory that
-the process has had.
+``python -m tests.testbed.run FILE OUT [--as-torch] [--repeat N] [--compiled WHAT] [NAME...]`` runs
+the programs of ``programs/FILE.py``, all or those whose names hold a NAME, and writes to the folder
+OUT what each found (``NAME.npz``) and ``report.json``: seconds of import, seconds of each program
+(with the import of its package), errors; what was recorded of functions that ``--compiled`` (loss
+or step) compiles; seconds of each of N runs after the first; and the most memory that the process
+has had.
 """
 
 from __future__ import annotations
