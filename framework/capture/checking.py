@@ -68,7 +68,7 @@ class Snapshot:
         if self.places != other.places:
             return "the state of a random generator"
         for a, b, owner in zip(self.states, other.states, self.owners, strict=True):
-            if not _equal_trees(a, b):
+            if not equal_trees(a, b):
                 return f"the state of the {type(owner).__name__}"
         return None
 
@@ -87,7 +87,7 @@ def checked(
     before.restore()
     result = replay()
     difference = after.difference(take())
-    if not _equal_trees(expected, _bits(result)):
+    if not equal_trees(expected, _bits(result)):
         difference = "what it returns"
     if difference is not None:
         raise AssertionError(
@@ -106,7 +106,8 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def _equal_trees(a: Any, b: Any) -> bool:
+def equal_trees(a: Any, b: Any) -> bool:
+    """Whether two trees of tensors, arrays and values are equal, bit for bit."""
     (ours, shape), (theirs, other) = tree_flatten(a), tree_flatten(b)
     if shape != other or len(ours) != len(theirs):
         return False

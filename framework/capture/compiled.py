@@ -9,7 +9,9 @@ written, and a warning says why, once.
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
 import random
 import sys
 import threading
@@ -28,7 +30,7 @@ from ..storage import Storage
 from ..tensor import Tensor
 from .agreement import disagreement
 from .call import Call, Inside, changed_by, may_replay, memory_of
-from .checking import Snapshot, checked
+from .checking import Snapshot, checked, equal_trees
 from .guards import Guards
 from .program import Value
 from .recorder import Recorder
@@ -140,7 +142,7 @@ class CompiledFunction:
             guards = Guards(self.function, call.others)
         except CaptureError as error:
             return self._refused(kind, str(error), args, kwargs)
-        before = _python_randomness()
+        before = _python_randomness(guards)
         gradients = _gradients(guards.tensors)
         inside = Inside(call)
         recorder = Recorder(inside.tensors, guards)
@@ -186,8 +188,9 @@ class CompiledFunction:
         # Why a recorded call will not be replayed; None if it will, "" if the next may be.
         if recorder.reason is not None:
             return f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}"
-        if not _same_randomness(before, _python_randomness()):
-            return "it draws from Python's or NumPy's random generator"
+        drawn = _drawn_from(guards, before)
+        if drawn is not None:
+            return f"it draws from {drawn}"
         changed = None if again else guards.changed()
         if changed is None:
             return None
@@ -372,9 +375,29 @@ def name_of(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def _python_randomness() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state()  # noqa: NPY002 - programs draw from it
+_PYTHONS = "Python's or NumPy's random generator"
 
 
-def _same_randomness(a: Any, b: Any) -> bool:
-    return a[0] == b[0] and all(np.array_equal(x, y) for x, y in zip(a[1], b[1], strict=True))
+def _python_randomness(guards: Guards) -> list[tuple[str, Any]]:
+    # The states of random generators that are not lowtide's, by how one calls them.
+    found: list[tuple[str, Any]] = [(_PYTHONS, random.getstate())]
+    found.append((_PYTHONS, np.random.get_state()))  # noqa: NPY002 - programs draw from it
+    for generator, name in guards.generators:
+        if isinstance(generator, np.random.Generator):
+            state: Any = generator.bit_generator.state
+        elif isinstance(generator, np.random.RandomState):
+            state = generator.get_state()
+        elif isinstance(generator, itertools.count):
+            state = repr(generator)
+        else:
+            state = generator.getstate()
+        found.append((f"{name}, a {type(generator).__name__}", copy.deepcopy(state)))
+    return found
+
+
+def _drawn_from(guards: Guards, before: list[tuple[str, Any]]) -> str | None:
+    # Which of them has another state than before.
+    for (name, a), (_, b) in zip(before, _python_randomness(guards), strict=True):
+        if not equal_trees(a, b):
+            return name
+    return None

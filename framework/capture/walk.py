@@ -6,8 +6,9 @@ notes who is in it (``guards.py`` compares). Code of lowtide, of NumPy and
 of the standard library is not walked: it keeps no state that a kernel call depends on, but for the
 modes that ``call.py`` compares.
 
-What cannot be compared, such as an iterator or a random generator of Python's, is an error: a
-recording that uses it would be silently wrong.
+What cannot be compared, such as an iterator, is an error: a recording that uses it would be
+silently wrong. Random generators of Python's and NumPy's, and counters, are noted: a recorded call
+must not advance them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import decimal
 import enum
 import fractions
 import functools
+import io
+import itertools
 import logging
 import pathlib
 import random
@@ -54,11 +57,13 @@ _OPAQUE = (Generator, logging.Logger, logging.LoggerAdapter, weakref.ref, types.
            types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
            types.ClassMethodDescriptorType, types.GetSetDescriptorType, np.ufunc, property,
            threading.local, type(threading.Lock()), type(threading.RLock()))  # fmt: skip
+_ADVANCING = (random.Random, np.random.Generator, np.random.RandomState, itertools.count)
 _WALKED_FROM_LIBRARY = (types.SimpleNamespace, argparse.Namespace)
 _LIVE_NUMBERS = {
-    "param_groups", "state", "state_dict", "get_last_lr", "get_lr", "last_epoch", "_last_lr",
-    "_step_count", "get_scale", "_growth_tracker",
+    "param_groups", "get_last_lr", "get_lr", "last_epoch", "_last_lr", "_step_count", "get_scale",
+    "_growth_tracker",
 }  # fmt: skip
+_ALSO_OTHERS = {"state", "state_dict"}  # such attributes have other objects, too
 _BY_NAME = {"getattr", "vars", "__dict__", "asdict", "attrgetter", "__getattribute__", "locals"}
 _OF_MAKING = {
     "__init__", "__new__", "__post_init__", "__init_subclass__", "__del__", "__repr__", "__str__",
@@ -81,6 +86,8 @@ class Walk:
     Attributes:
         tensors: The tensors that were found, in the order of the walk.
         live: Objects whose calls replays make anew: optimizers, schedulers, scalers.
+        generators: Random generators of Python's and NumPy's, and ``itertools.count`` objects, each
+            with the name it was found by.
 
     Raises:
         CaptureError: Something cannot be compared.
@@ -89,6 +96,7 @@ class Walk:
     def __init__(self, function: Any, arguments: Any = ()) -> None:
         self.tensors: list[Tensor] = []
         self.live: list[Any] = []
+        self.generators: list[tuple[Any, str]] = []
         self._dicts: list[tuple[Any, list[Any], list[Any], str]] = []
         self._lists: list[tuple[Any, list[Any], str]] = []
         self._names: list[tuple[Any, str, Any, str]] = []
@@ -98,6 +106,9 @@ class Walk:
         self._seen: dict[int, Any] = {}
         self._code: set[Any] = set()
         self._names_live = ""
+        self._names_others: list[tuple[str, str]] = []  # (module of the code, attribute it names)
+        self._names_by_module: dict[str, set[str]] = {}
+        self._live_names: set[str] = set()  # by which live objects were found
         self._named: set[str] = set()  # by the code that was walked
         self._unnamed: dict[str, list[Any]] = {}  # methods that no code has named so far
         self._unread: dict[str, list[Any]] = {}  # attributes that no code has named so far
@@ -109,11 +120,18 @@ class Walk:
         ]
         while self._waiting:
             self._visit(*self._waiting.pop())
-        if self.live and self._names_live:
+        named = self._names_live or self._names_state()
+        if self.live and named:
             raise CaptureError(
-                f"it names {self._names_live}, which {type(self.live[0]).__name__} changes in "
-                "each step"
+                f"it names {named}, which {type(self.live[0]).__name__} changes in each step"
             )
+
+    def _names_state(self) -> str:
+        # An attribute that other objects have too, named in a module that names a live object.
+        for module, name in self._names_others:
+            if not self._live_names.isdisjoint(self._names_by_module[module]):
+                return name
+        return ""
 
     def reaches(self, x: Any) -> bool:
         """True if the walk has come by an object: it is the same at each call."""
@@ -157,8 +175,12 @@ class Walk:
             if value.nbytes > SMALL_ARRAY:
                 raise CaptureError(f"it can reach a NumPy array by {name}, of {value.nbytes} bytes")
             self._arrays.append((value, value.tobytes(), name))
-        elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
+        elif isinstance(value, random.SystemRandom):
             raise CaptureError(f"it can reach a random generator, by {name}")
+        elif isinstance(value, _ADVANCING):
+            self.generators.append((value, name))
+        elif isinstance(value, io.IOBase) and not value.closed and not value.readable():
+            return  # what is written there has no part in kernel calls
         elif hasattr(cls, "__next__"):
             raise CaptureError(f"it can reach an iterator, by {name}")
         elif hasattr(cls, "_captured_live"):
@@ -227,6 +249,7 @@ class Walk:
     def _live_object(self, value: Any, name: str) -> None:
         # What a call makes anew moves with each step: only what it does to tensors is looked at.
         self.live.append(value)
+        self._live_names.update(name.split("."))
         for attribute in type(value)._captured_live:
             held = getattr(value, attribute)
             self._slots.append((value, attribute, held, f"{name}.{attribute}"))
@@ -268,6 +291,9 @@ class Walk:
             return
         names = set(_names_in(f.__code__))
         self._names_live = self._names_live or next(iter(sorted(_LIVE_NUMBERS & names)), "")
+        module = f.__module__ or ""
+        self._names_others += [(module, n) for n in sorted(_ALSO_OTHERS & names)]
+        self._names_by_module.setdefault(module, set()).update(names, f.__code__.co_freevars)
         self._named |= names
         for method in names & self._unnamed.keys():
             self._later(*self._unnamed.pop(method))
