@@ -43,6 +43,7 @@ class State:
         dependence: Notes what the forward of a recorded ``autograd.Function`` computes from its
             inputs, or None (``autograd/dependence.py``).
         capture: Records the call of a compiled function, or None (``capture/recorder.py``).
+        compiling: How many calls of compiled functions are under way.
         notes_results: ``inference``, a recorder or ``dependence``: results need more than a node.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off: the
             executor's ``runner`` (``execution.py``).
@@ -53,6 +54,7 @@ class State:
         "autocast",
         "capture",
         "check_nan",
+        "compiling",
         "dependence",
         "function",
         "grad",
@@ -86,6 +88,7 @@ class State:
         self.recorder: Any = None
         self.dependence: Any = None
         self.capture: Any = None
+        self.compiling = 0
         self.notes_results = False
         self.run_kernel = execution.current.runner()
 

@@ -106,8 +106,7 @@ def may_replay() -> bool:
     state = local.state
     ledger = backend(CPU).ledger
     return (
-        stance[0] == "default"
-        and state.capture is None
+        state.capture is None
         and state.saver is None
         and state.recorder is None
         and state.dependence is None

@@ -25,11 +25,12 @@ import numpy as np
 from ..attribution.frames import is_ours
 from ..device import device
 from ..errors import CaptureError, CaptureWarning
+from ..modes import local
 from ..ops.autocast_policy import thread
 from ..storage import Storage
 from ..tensor import Tensor
 from .agreement import disagreement
-from .call import Call, Inside, changed_by, may_replay, memory_of
+from .call import Call, Inside, changed_by, may_replay, memory_of, stance
 from .checking import Snapshot, checked, equal_trees
 from .guards import Guards
 from .program import Value
@@ -86,12 +87,19 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Replay the function if a recording holds for this call; else run it."""
-        if not may_replay() or not self._lock.acquire(blocking=False):
+        if stance[0] != "default":
             return self.function(*args, **kwargs)
+        state = local.state
+        state.compiling += 1
         try:
-            return self._call(args, kwargs)
+            if not may_replay() or not self._lock.acquire(blocking=False):
+                return self.function(*args, **kwargs)
+            try:
+                return self._call(args, kwargs)
+            finally:
+                self._lock.release()
         finally:
-            self._lock.release()
+            state.compiling -= 1
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(self.function, args, kwargs)

@@ -100,14 +100,22 @@ def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
         if capture is not None:
             name = getattr(fn, "__name__", type(fn).__name__)
             capture.refuse(f"it calls {name}, which compiler.disable keeps out")
-        return fn(*args, **kwargs)
+        state = local.state
+        before, state.compiling = state.compiling, 0
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            state.compiling = before
 
     return kept_out
 
 
 def is_compiling() -> bool:
-    """True while the call of a compiled function is recorded."""
-    return local.state.capture is not None
+    """True within a call of a compiled function, whether it is recorded or runs as it is written.
+
+    A library may choose another algorithm then; so all calls of a function choose the same.
+    """
+    return local.state.compiling > 0
 
 
 def reset() -> None:

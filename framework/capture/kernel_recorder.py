@@ -139,7 +139,10 @@ class KernelRecorder:
 
     def filled_from_python(self, storage: Any) -> None:
         """Note that a storage was filled with Python's or NumPy's numbers, by no kernel."""
-        if not self._live and (value := self._born.get(storage.address)) is not None:
+        if self._live or not storage.nbytes:  # one of no bytes has the address of another
+            return
+        value = self._born.get(storage.address)
+        if value is not None:
             value.kind = CONSTANT
 
     def draw(self, generator: Any, words: int) -> Any:

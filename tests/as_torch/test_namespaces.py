@@ -121,7 +121,7 @@ def test_switches_are_set_and_put_back() -> None:
     with lt.compiler.set_stance("force_eager"), lt.compiler.config.patch(x=1):
         [double(lt.ones(1)) for _ in range(3)]
     assert double.replays == 0
-    [double(lt.ones(1)) for _ in range(3)]
+    [double(lt.ones(1)) for _ in range(4)]
     assert double.replays == 1
 
 

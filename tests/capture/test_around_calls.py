@@ -56,6 +56,22 @@ def test_storages_without_bytes_do_not_hide_others() -> None:
     assert compiled.replays == 3
 
 
+def test_storages_without_bytes_that_python_fills_do_not_mark_others() -> None:
+    def f(x: Any) -> Any:
+        for _ in range(40):
+            x = x * 1
+            empty = lt.tensor([])
+            x = lt.cat([empty, x]) + 1
+        return x
+
+    gc.collect()
+    compiled = lt.compile(f, fullgraph=True)
+    for k in range(6):
+        assert compiled(lt.full((3,), float(k))).tolist() == [40.0 + k] * 3
+    assert compiled.replays == 3
+    assert " 0 bytes of constants" in compiled.explain()
+
+
 def test_a_gradient_that_a_graph_keeps_is_guarded() -> None:
     w = lt.ones(3, requires_grad=True)
     f = lt.compile(lambda x: (w * x).sum().backward(), fullgraph=True)

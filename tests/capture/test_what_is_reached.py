@@ -87,6 +87,38 @@ def test_a_stream_that_is_written_may_be_reached() -> None:
         reads(lt.ones(2))
 
 
+def test_all_calls_of_a_compiled_function_know_that_it_is_compiled() -> None:
+    seen: list[bool] = []
+    outside = lt.compiler.disable(lambda: seen.append(lt.compiler.is_compiling()))
+
+    def f(x: Any, read: bool = False) -> Any:
+        seen.append(lt.compiler.is_compiling())
+        return x * x.sum().item() if read else x + 1
+
+    compiled = lt.compile(f)
+    compiled.quiet = True
+    for _ in range(5):
+        compiled(lt.ones(2))
+        compiled(lt.ones(2), read=True)
+    assert seen == [True] * 10  # the list itself differs from call to call: no replay
+    assert not lt.compiler.is_compiling()
+    with lt.compiler.set_stance("force_eager"):
+        compiled(lt.ones(2))
+    f(lt.ones(2))
+    lt.compile(outside)()
+    assert seen[10:] == [False] * 3
+
+
+def test_an_error_in_a_compiled_call_leaves_no_mark() -> None:
+    def fails(x: Any) -> Any:
+        raise ValueError("no")
+
+    for f in (lt.compile(fails), lt.compile(lt.compiler.disable(fails))):
+        with pytest.raises(ValueError, match="no"):
+            f(lt.ones(1))
+    assert not lt.compiler.is_compiling()
+
+
 LIBRARY = """
 class Layer:
     def __init__(self):

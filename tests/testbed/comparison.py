@@ -39,6 +39,7 @@ def run(
     as_torch: bool,
     names: list[str] | None = None,
     repeat: int = 0,
+    compiled: str = "",
 ) -> Any:
     """Run a file's programs in a process of its own; return its report."""
     # PyTorch's folder must not stand before lowtide's: what answers is chosen in the process.
@@ -57,6 +58,8 @@ def run(
     ]
     if as_torch:
         words.append("--as-torch")
+    if compiled:
+        words.append(f"--compiled={compiled}")
     done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"programs of {file} did not run:\n{done.stderr}")
