@@ -39,6 +39,7 @@ def has_kernel(op: Any) -> bool:
     return any(k.device == "cuda" for k in op.kernels)
 
 
+@pytest.mark.quick(60)
 @over_samples(of=has_kernel)
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=lambda d: d.name)
 def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, dtype: Any) -> None:
@@ -181,6 +182,7 @@ NORMALIZATIONS = [
 ]
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("kind", "shape"), NORMALIZATIONS, ids=str)
 def test_normalizations_of_every_shape(kind: str, shape: Any) -> None:
     planes = len(shape) - 2
@@ -257,6 +259,7 @@ def test_products_of_any_strides(kind: Any) -> None:
     assert done == DONE
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("limit", [1 << 25, 4096, 1024, 128], ids="{} bytes".format)
 @pytest.mark.parametrize("case", range(12))
 def test_attention_of_any_shape_and_workspace(

@@ -67,6 +67,7 @@ def compare(function, *given):
         np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("shared", [1, 2])
 @pytest.mark.parametrize("how", ["plain", "causal", "hidden", "added", "dropout", "dropped causal"])
 def test_attention_equals_that_of_the_cpu(how, shared, tile):
@@ -90,6 +91,7 @@ def test_attention_equals_that_of_the_cpu(how, shared, tile):
         compare(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), q, k, v)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("shape", [(3000, 30), (40, 5, 90), (3, 7000), (70000, 2)])
 def test_cross_entropy_equals_that_of_the_cpu(shape, smoothing, tile):

@@ -70,7 +70,7 @@ def assert_equal(actual, expected, dtype):
             np.testing.assert_allclose(a, e, rtol=4 * rtol, atol=4 * atol)
 
 
-@pytest.mark.quick(378)
+@pytest.mark.quick(250)
 @over_samples
 @pytest.mark.parametrize("dtype", [float64, bfloat16], ids=lambda d: d.name)
 def test_results_and_gradients_equal_those_of_the_cpu(op, inputs, attributes, dtype, twin):

@@ -87,6 +87,7 @@ def taken(case: Any, seed: int, monkeypatch: Any, listed: bool) -> Any:
     return bits_of(params, optimizer)
 
 
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=identity)
 def test_listed_steps_equal_steps_of_one_parameter_each(case, monkeypatch):
     for seed in range(3):

@@ -18,7 +18,7 @@ from tests.optim.schedules import SCHEDULES, STEPS, optimizer_of
 from tests.optim.schedules import advance as go
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(60)
 @pytest.mark.parametrize("road", ["compiled", "plain"])
 @pytest.mark.parametrize("case", [*CASES, *ROUNDED], ids=identity)
 def test_an_optimizer_stopped_in_the_middle(case, road, monkeypatch):
