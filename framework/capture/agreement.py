@@ -7,82 +7,124 @@ contents of a tensor that Python has made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..ops.plan import Plan
-from .program import GIVEN, OUTSIDE, Draw, Effects, LiveCall, Row, StepProgram, Value
+from .program import GIVEN, OUTSIDE, Draw, LiveCall, Place, Result, Row, StepProgram, Value
+from .value_reads import is_read
 
 
-def disagreement(a: StepProgram, b: StepProgram) -> str | None:
+class Disagreement(NamedTuple):
+    """What differs between two recordings.
+
+    Attributes:
+        reason: Why the call cannot be replayed.
+        branch: It is only a truth value or an integer that Python reads: each has its recording.
+    """
+
+    reason: str
+    branch: bool = False
+
+
+def disagreement(a: StepProgram, b: StepProgram) -> Disagreement | None:
     """Return why the recordings of two calls do not stand for a third one; None if they agree."""
-    if [type(e) for e in a.entries] != [type(e) for e in b.entries]:
-        return "it runs other kernels in each call"
-    for x, y in zip(a.entries, b.entries, strict=True):
-        if not _ENTRIES[type(x)](x, y):
-            where = f" of {_name(x.function)}" if isinstance(x, Row) else ""
-            return f"an argument{where} differs from call to call, and no variable tells why"
-    if len(a.values) != len(b.values) or not all(map(_same_value, a.values, b.values)):
-        return "it makes a tensor from values that differ from call to call"
-    if not _same(a.results, b.results) or a.structure != b.structure:
-        return "what it returns beside tensors differs from call to call"
-    return None
+    return _Comparison(a, b).disagreement()
 
 
-def _same_row(x: Row, y: Row) -> bool:
-    return x.written == y.written and _same((x.function, x.arguments), (y.function, y.arguments))
+class _Comparison:
+    # Values are numbered as storages were made. What a call makes and no kernel uses may differ, so
+    # numbers are compared by who stands for whom.
+
+    def __init__(self, a: StepProgram, b: StepProgram) -> None:
+        self.a, self.b = a, b
+        self.theirs: dict[int, int] = {}
+        self.ours: dict[int, int] = {}
+
+    def disagreement(self) -> Disagreement | None:
+        a, b = self.a, self.b
+        for x, y in zip(a.entries, b.entries, strict=False):
+            if type(x) is not type(y):
+                return Disagreement("it runs other kernels in each call")
+            if not self.same_entry(x, y):
+                return self.differing(x, y)
+        if len(a.entries) != len(b.entries):
+            return Disagreement("it runs other kernels in each call")
+        if not all(self.same_value(a.values[x], b.values[y]) for x, y in self.theirs.items()):
+            return Disagreement("it makes a tensor from values that differ from call to call")
+        if not self.same_results() or a.structure != b.structure:
+            return Disagreement("what it returns beside tensors differs from call to call")
+        return None
+
+    def differing(self, x: Any, y: Any) -> Disagreement:
+        if is_read(x) and is_read(y):
+            branch = isinstance(x.arguments[1], int) and self.same(x.arguments[0], y.arguments[0])
+            reason = "Python reads a tensor's value (item) that differs from call to call"
+            return Disagreement(reason, branch)
+        where = f" of {_name(x.function)}" if isinstance(x, Row) else ""
+        return Disagreement(
+            f"an argument{where} differs from call to call, and no variable tells why"
+        )
+
+    def same_entry(self, x: Any, y: Any) -> bool:
+        if isinstance(x, Row):
+            return self.same((x.function, x.arguments), (y.function, y.arguments))
+        if isinstance(x, Draw):
+            return x.generator is y.generator and x.words == y.words
+        if isinstance(x, LiveCall):
+            return x.owner is y.owner and self.same(
+                (x.method, x.args, x.kwargs), (y.method, y.args, y.kwargs)
+            )
+        return self.same((x.gradients, x.versions), (y.gradients, y.versions))
+
+    def same_place(self, x: Place, y: Place) -> bool:
+        known = self.theirs.setdefault(x.value, y.value) == y.value
+        return known and self.ours.setdefault(y.value, x.value) == x.value and x[1:] == y[1:]
+
+    def same_value(self, x: Value, y: Value) -> bool:
+        if (x.kind, x.tensor) != (y.kind, y.tensor):
+            return False
+        if x.kind in (OUTSIDE, GIVEN):  # of a view, these are the bytes of its base
+            return True
+        if x.nbytes != y.nbytes or x.contents is None or y.contents is None:
+            return x.nbytes == y.nbytes and x.contents is y.contents
+        return bool(x.contents.tobytes() == y.contents.tobytes())
+
+    def same_results(self) -> bool:
+        found = [self.a.results, self.b.results]
+        plain = [[_parts(r) for r in results] for results in found]
+        return self.same(plain[0], plain[1]) and self.same(self.a.gradients, self.b.gradients)
+
+    def same(self, x: Any, y: Any) -> bool:
+        # Objects without a rule here are equal if they are of one type: kernels, array modules.
+        if type(x) is not type(y):
+            return False
+        if isinstance(x, Place):
+            return self.same_place(x, y)
+        if x is y:
+            return True
+        if isinstance(x, (list, tuple)):
+            return len(x) == len(y) and all(map(self.same, x, y))
+        if isinstance(x, dict):
+            return x.keys() == y.keys() and all(self.same(v, y[k]) for k, v in x.items())
+        if isinstance(x, (float, complex, np.generic)):
+            return repr(x) == repr(y)  # NaN is like NaN, and 0 is not like -0
+        if isinstance(x, partial):
+            return self.same((x.func, x.args, x.keywords), (y.func, y.args, y.keywords))
+        if isinstance(x, FunctionType):
+            return x.__code__ is y.__code__ and self.same(_held(x), _held(y))
+        if isinstance(x, Plan):
+            return x.op is y.op and self.same(x.attributes, y.attributes)
+        return bool(x == y) if isinstance(x, _COMPARED) else True
 
 
-def _same_draw(x: Draw, y: Draw) -> bool:
-    return x.generator is y.generator and x.words == y.words
-
-
-def _same_live(x: LiveCall, y: LiveCall) -> bool:
-    return x.owner is y.owner and _same((x.method, x.args, x.kwargs), (y.method, y.args, y.kwargs))
-
-
-def _same_effects(x: Effects, y: Effects) -> bool:
-    return x.gradients == y.gradients and x.versions == y.versions
-
-
-_ENTRIES: dict[type, Callable[[Any, Any], bool]] = {
-    Row: _same_row, Draw: _same_draw, LiveCall: _same_live, Effects: _same_effects,
-}  # fmt: skip
-
-
-def _same_value(x: Value, y: Value) -> bool:
-    if (x.kind, x.tensor) != (y.kind, y.tensor):
-        return False
-    if x.kind in (OUTSIDE, GIVEN):  # of a view, these are the bytes of its base
-        return True
-    if x.nbytes != y.nbytes or x.contents is None or y.contents is None:
-        return x.nbytes == y.nbytes and x.contents is y.contents
-    return bool(x.contents.tobytes() == y.contents.tobytes())
-
-
-def _same(x: Any, y: Any) -> bool:
-    # Objects without a rule here are equal if they are of one type: kernels and array modules.
-    if x is y:
-        return True
-    if type(x) is not type(y):
-        return False
-    if isinstance(x, (list, tuple)):
-        return len(x) == len(y) and all(map(_same, x, y))
-    if isinstance(x, dict):
-        return x.keys() == y.keys() and all(_same(v, y[k]) for k, v in x.items())
-    if isinstance(x, (float, complex, np.generic)):
-        return repr(x) == repr(y)  # NaN is like NaN, and 0 is not like -0
-    if isinstance(x, partial):
-        return _same((x.func, x.args, x.keywords), (y.func, y.args, y.keywords))
-    if isinstance(x, FunctionType):
-        return x.__code__ is y.__code__ and _same(_held(x), _held(y))
-    if isinstance(x, Plan):
-        return x.op is y.op and _same(x.attributes, y.attributes)
-    return bool(x == y) if isinstance(x, _COMPARED) else True
+def _parts(result: Any) -> Any:
+    if isinstance(result, Result):
+        return [result.place, result.requires_grad, result.output]
+    return result
 
 
 _COMPARED = (int, str, bytes, slice, np.dtype)

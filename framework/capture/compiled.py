@@ -37,10 +37,12 @@ from .program import Value
 from .recorder import Recorder
 from .recording_backward import RecordingBackward
 from .replay import Replay
+from .value_reads import ValueChanged
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
 _WAITING = 2  # recorded calls that wait for their backward at once
+_MISSES = 8  # replays that end at another number than was read, from which they have to be few
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 
 
@@ -116,24 +118,39 @@ class CompiledFunction:
             return result
         if kind.reason is not None:
             return self._as_written(kind.reason, args, kwargs)
-        expected = None
+        holding: list[_Recording] = []
         for recording in list(kind.recordings):
             change = recording.changed(call)
-            if change is None and not kind.confirmed:
-                expected = recording
-                break
             if change is None:
-                self.replays += 1
+                holding.append(recording)
+            if change is None and kind.confirmed:
                 call.guards = recording.guards
-                if self.check and self.replays % self.check == 0:
-                    return self._checked(recording, call)
-                return recording.replay(call)
-            if change.lasting:
+                try:
+                    result = self._replayed(recording, call)
+                except ValueChanged:
+                    kind.misses += 1
+                    continue
+                kind.hits += 1
+                return result
+            if change is not None and change.lasting:
                 kind.recordings.remove(recording)
-            kind.last_change = change.name
+            kind.last_change = kind.last_change if change is None else change.name
+        if kind.misses > _MISSES and kind.misses > kind.hits:
+            changes = "a number that Python reads (item) changes too often"
+            return self._refused(kind, changes, args, kwargs)
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
-        return self._record(kind, call, expected, args, kwargs)
+        return self._record(kind, call, holding, args, kwargs)
+
+    def _replayed(self, recording: _Recording, call: Call) -> Any:
+        self.replays += 1
+        try:
+            if self.check and self.replays % self.check == 0:
+                return self._checked(recording, call)
+            return recording.replay(call)
+        except ValueChanged:
+            self.replays -= 1
+            raise
 
     def _checked(self, recording: _Recording, call: Call) -> Any:
         replay = recording.replay
@@ -141,9 +158,10 @@ class CompiledFunction:
         return checked(call.again, functools.partial(replay, call), snapshot)
 
     def _record(
-        self, kind: _Kind, call: Call, expected: _Recording | None, args: Any, kwargs: Any
+        self, kind: _Kind, call: Call, holding: list[_Recording], args: Any, kwargs: Any
     ) -> Any:
-        if expected is None and self.recordings >= MOST_RECORDINGS:
+        again = bool(holding) and not kind.confirmed
+        if not again and self.recordings >= MOST_RECORDINGS:
             often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
             return self._refused(kind, often, args, kwargs)
         try:
@@ -172,8 +190,8 @@ class CompiledFunction:
         if recorder.reason is None and recorder.outputs and kind.dropped >= _ATTEMPTS:
             recorder.refuse("its results require grad, and no backward follows")
         sources = recorder.sources() if recorder.outputs and recorder.reason is None else []
-        keep = functools.partial(self._keep, kind, guards, gradients, expected)
-        reason = self._why_not(kind, recorder, guards, before, expected is not None)
+        keep = functools.partial(self._keep, kind, guards, gradients, holding)
+        reason = self._why_not(kind, recorder, guards, before, again)
         if reason is not None or not recorder.outputs:
             inside.join()
         if reason is None and recorder.outputs:
@@ -206,26 +224,26 @@ class CompiledFunction:
         return f"it changes {changed.name} in each call" if kind.attempts >= _ATTEMPTS else ""
 
     def _keep(
-        self, kind: _Kind, guards: Guards, gradients: Any, expected: _Recording | None, replay: Any
+        self, kind: _Kind, guards: Guards, gradients: Any, holding: list[_Recording], replay: Any
     ) -> None:
         kind.dropped = 0
         if isinstance(replay, str):
             self._note_refusal(kind, replay)
             return
-        if expected is None or not expected.replay.same_backward(replay):
-            # That of another call of the same step, if its backward is the same.
-            alike = (r for r in kind.recordings if r.replay.same_backward(replay))
-            later = replay.program.backward_at is not None
-            expected = next((r for r in alike if later and not r.guards.changed()), None)
-        if expected is None:
-            self.recordings += 1
-            kind.recordings.insert(0, _Recording(replay, guards, gradients))
-            return
-        difference = disagreement(expected.replay.program, replay.program)
-        if difference is None:
+        # Recordings that held for this call; of a model, those of other calls of the step, too.
+        later = replay.program.backward_at is not None
+        alike = [r for r in kind.recordings if r.replay.same_backward(replay)]
+        alike = [r for r in alike if r in holding or (later and not r.guards.changed())]
+        found = [disagreement(r.replay.program, replay.program) for r in alike]
+        if None in found:
             kind.confirmed = True
-        elif not kind.confirmed:
-            self._note_refusal(kind, difference)
+            return
+        reasons = [d.reason for d in found if d is not None and not d.branch]
+        if reasons and not kind.confirmed:
+            self._note_refusal(kind, reasons[0])
+            return
+        self.recordings += 1
+        kind.recordings.insert(0, _Recording(replay, guards, gradients))
 
     def _refused(self, kind: _Kind, reason: str, args: Any, kwargs: Any) -> Any:
         self._note_refusal(kind, reason)
@@ -284,6 +302,7 @@ class _Kind:
 
     def __init__(self) -> None:
         self.recordings: list[_Recording] = []
+        self.hits = self.misses = 0  # replays, and those that ended at a number that was another
         self.confirmed = False  # two recordings have found the same
         self.reason: str | None = None
         self.attempts = 0

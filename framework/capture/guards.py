@@ -80,6 +80,10 @@ class Guards(Walk):
         return self._changed_arrays()
 
     def _changed_arrays(self) -> Change | None:
+        for d, items, name in self._mappings:
+            now = list(dict.items(d))
+            if len(now) != len(items) or not all(map(_same_item, now, items)):
+                return Change(name, False)
         for array, contents, name in self._arrays:
             if array.tobytes() != contents:
                 return Change(name, False)
@@ -149,6 +153,10 @@ def _equal_lists(items: Any, values: list[Any]) -> bool:
     return len(items) == len(values) and all(
         now is value or _same(now, value) for now, value in zip(items, values, strict=True)
     )
+
+
+def _same_item(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
+    return a[0] is b[0] and (a[1] is b[1] or _same(a[1], b[1]))
 
 
 def _values_of(container: Any) -> Any:

@@ -47,6 +47,7 @@ from .program import (
     StepProgram,
     Value,
 )
+from .value_reads import compare_value, may_be_undone
 
 CPU = device("cpu")
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -121,6 +122,18 @@ class KernelRecorder:
     def read(self, what: str) -> None:
         """Note that Python reads a tensor's value."""
         self.refuse(f"Python reads a tensor's value ({what})")
+
+    def read_number(self, array: np.ndarray, value: Any) -> None:
+        """Note that Python reads a number: a replay compares it (``value_reads.py``)."""
+        if self.reason is not None or self._live:
+            return
+        if self.program.backward_at is not None or not may_be_undone(self.program):
+            self.read("item, after it has changed what was there before the call")
+            return
+        row = Row(compare_value, [self._place(array, False), value], [])
+        if self.reason is None:
+            self.program.entries.append(row)
+            self._row += 1
 
     # What the framework tells it
 

@@ -33,6 +33,7 @@ from .program import (
     StepProgram,
     Value,
 )
+from .value_reads import Undo, ValueChanged, is_read
 
 
 class Replay(Binding):
@@ -61,6 +62,7 @@ class Replay(Binding):
             if isinstance(place, Place)
         }
         self._segments: list[Any] = []
+        self._undo = Undo(program)
         self._build()
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
@@ -75,9 +77,10 @@ class Replay(Binding):
         program = self.program
         storage = None
         self._arguments = call.tensors
+        places = self._undo.places()
         try:
-            for leaf in program.dropped:
-                program.tensors[leaf]._grad = None
+            if self._undo.last < 0:
+                self._drop()
             if self.arena_bytes:
                 storage, _ = self._be.empty(self._arena, TEMPORARY)
                 if storage.offset != self._arena_at:
@@ -87,6 +90,12 @@ class Replay(Binding):
             for segment in self._segments:
                 segment()
             results = self._results()
+        except ValueChanged:
+            self._undo.restore(places)
+            for value in self._moving:
+                if value.is_gradient:  # it is not added to
+                    self._tensor(value.tensor)._grad._storage.version -= 1
+            raise
         except BaseException:
             self._count_writes(program.entries)  # which of them happened nobody knows
             raise
@@ -110,6 +119,7 @@ class Replay(Binding):
         return (
             f"  {len(program.rows)} kernel calls; small values in {self.arena_bytes} bytes, "
             f"{constants} bytes of constants; called anew: {named or 'nothing'}"
+            f"{reads_of(program)}"
         )
 
     # Building
@@ -135,6 +145,7 @@ class Replay(Binding):
                 rows.append(self._bound_row(entry))
                 gone = [v.number for v in own if v.kind == ARENA and self._ends[v.number] == k]
                 rows += [(self._release, [gone])] if gone else []
+                rows += [(self._drop, [])] if k == self._undo.last else []
             elif isinstance(entry, Draw):
                 sites = self._draw_sites.setdefault(draws, [])
                 rows.append((_draw, [entry.generator, entry.words, sites]))
@@ -158,6 +169,11 @@ class Replay(Binding):
         return self._birth(value, GRADIENT if value.number in self._gradients else TEMPORARY)
 
     # What happens at a call
+
+    def _drop(self) -> None:
+        # Gradients that nothing reads go first, or, where the call may be undone, after that.
+        for leaf in self.program.dropped:
+            self.program.tensors[leaf]._grad = None
 
     def _move_arena(self, at: int) -> None:
         self._arena_at = -1
@@ -197,6 +213,12 @@ class Replay(Binding):
                 t._extra = {"inference": True}
 
         return self._returned(join)
+
+
+def reads_of(program: StepProgram) -> str:
+    """Return how many numbers Python has read, in words, or nothing."""
+    count = sum(map(is_read, program.entries))
+    return f"; {count} numbers that Python reads are compared" if count else ""
 
 
 class FreedGraph(Node):

@@ -37,7 +37,9 @@ from .program import (
     StepProgram,
     Value,
 )
+from .replay import reads_of
 from .replayed_backward import ForwardPass, ReplayedBackward
+from .value_reads import Undo, ValueChanged
 
 # Sites point to one call's memory at a time: threads that share a model run their forward and
 # backward one after the other.
@@ -86,6 +88,7 @@ class SplitReplay(Binding):
         ]  # fmt: skip
         self._given = [v for v in program.values if v.kind == GIVEN]
         self._pass: Any = None
+        self._undo = Undo(program)
         self._arriving: dict[int, Tensor] = {}  # gradients that arrive, by their value
         self._forward: list[Call] = []
         for value in program.values:
@@ -158,6 +161,7 @@ class SplitReplay(Binding):
         left = self._pass = ForwardPass(call)
         self._storages = left.storages
         block = None
+        places = self._undo.places()
         try:
             block = self._blocks[0].take(TEMPORARY)
             left.block = self._blocks[1].take(SAVED)
@@ -173,6 +177,9 @@ class SplitReplay(Binding):
                 if number not in self._kept:
                     del left.storages[number]
             left.versions = {n: left.storages[n].version for n in left.storages}
+        except ValueChanged:
+            self._undo.restore(places)
+            raise
         except BaseException:
             self._count_writes(program.entries[: self._at])
             raise
@@ -329,7 +336,7 @@ class SplitReplay(Binding):
         kept = sum(self._own[n].nbytes for n in self._kept) + self._blocks[1].nbytes
         return (
             f"  {len(forward)} kernel calls forward, {len(rows) - len(forward)} backward; "
-            f"{kept} bytes kept for backward"
+            f"{kept} bytes kept for backward{reads_of(self.program)}"
         )
 
 

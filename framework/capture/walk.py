@@ -31,7 +31,7 @@ import threading
 import types
 import uuid
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,6 +98,7 @@ class Walk:
         self.live: list[Any] = []
         self.generators: list[tuple[Any, str]] = []
         self._dicts: list[tuple[Any, list[Any], list[Any], str]] = []
+        self._mappings: list[tuple[Any, list[tuple[Any, Any]], str]] = []
         self._lists: list[tuple[Any, list[Any], str]] = []
         self._names: list[tuple[Any, str, Any, str]] = []
         self._cells: list[tuple[Any, Any, str]] = []
@@ -203,8 +204,13 @@ class Walk:
             self._dict(t._extra, name)
 
     def _dict(self, d: Any, name: str) -> None:
-        self._dicts.append((d, list(d), list(d.values()), name))
-        for key, value in d.items():
+        if isinstance(d, dict) and _has_own_methods(type(d)):
+            found = list(dict.items(d))  # its own methods may do anything, such as import modules
+            self._mappings.append((d, found, name))
+        else:
+            found = list(d.items())
+            self._dicts.append((d, list(d), list(d.values()), name))
+        for key, value in found:
             self._later((value, f"{name}.{key}" if isinstance(key, str) else f"{name}[{key!r}]"))
 
     def _object(self, value: Any, name: str) -> None:
@@ -328,6 +334,16 @@ def _is_users_own(cls: type) -> bool:
     # A class whose attributes only the user's code reads, but for those of every module.
     ours = [c for c in cls.__mro__ if _is_lowtide(c.__module__)]
     return not _is_lowtide(cls.__module__) and all(c.__name__ in _MODULE_BASES for c in ours)
+
+
+@functools.cache
+def _has_own_methods(cls: type) -> bool:
+    # Whether a kind of dict has other methods than dicts have.
+    base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
+    return any(getattr(cls, m) is not getattr(base, m) for m in _OF_DICTS)
+
+
+_OF_DICTS = ("values", "items", "keys", "get", "__iter__")
 
 
 class _Attributes:

@@ -211,8 +211,11 @@ class HostBackend:
 
     def item(self, array: Any) -> Any:
         """Return the only element of an array as a Python scalar."""
-        value_read("item")
-        return array.item()
+        value = array.item()
+        capture = local.state.capture
+        if capture is not None:
+            capture.read_number(array, value)
+        return value
 
     def copy(self, out: Any, array: Any) -> None:
         """Copy within the device, converting the dtype."""

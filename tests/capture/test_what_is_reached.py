@@ -62,6 +62,24 @@ def test_a_generator_that_is_drawn_from_is_named(name: str) -> None:
         f(lt.ones(1))
 
 
+def test_methods_of_ones_own_dicts_are_not_called() -> None:
+    class Lazy(dict):
+        def keys(self) -> Any:
+            raise AssertionError("loads everything")
+
+        values = items = __iter__ = get = keys
+
+    table = Lazy(factor=2.0)
+    f = lt.compile(lambda x: x * dict.__getitem__(table, "factor"), fullgraph=True)
+    for _ in range(5):
+        assert f(lt.ones(1)).item() == 2
+    assert f.replays == 2
+    dict.__setitem__(table, "factor", 3.0)
+    assert [f(lt.ones(1)).item() for _ in range(3)] == [3.0] * 3
+    dict.__setitem__(table, "other", 3.0)
+    assert [f(lt.ones(1)).item() for _ in range(3)] == [3.0] * 3
+
+
 def test_a_stream_that_is_written_may_be_reached() -> None:
     class Log:
         def __init__(self, stream: Any) -> None:

@@ -75,4 +75,4 @@ def test_compiled_programs_find_the_same_bits(file, what, tmp_path):
         if rows or set(a) != set(b):
             failures.append(f"{program} differs in {rows[:3]}: {compiled['compiled'][program]}")
     assert not failures, "\n\n".join(failures)
-    assert replayed or file == "learning"
+    assert replayed or file in ("learning", "weights")  # these have loops of their own
