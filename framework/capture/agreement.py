@@ -71,7 +71,7 @@ class _Comparison:
 
     def same_entry(self, x: Any, y: Any) -> bool:
         if isinstance(x, Row):
-            return self.same((x.function, x.arguments), (y.function, y.arguments))
+            return self.same(_call_of(x), _call_of(y))
         if isinstance(x, Draw):
             return x.generator is y.generator and x.words == y.words
         if isinstance(x, LiveCall):
@@ -119,6 +119,15 @@ class _Comparison:
         if isinstance(x, Plan):
             return x.op is y.op and self.same(x.attributes, y.attributes)
         return bool(x == y) if isinstance(x, _COMPARED) else True
+
+
+def _call_of(row: Row) -> Any:
+    # The same kernel may be called with the array module, or be a partial that holds it.
+    f: Any = row.function
+    args, keywords = row.arguments, dict[str, Any]()
+    while isinstance(f, partial):
+        f, args, keywords = f.func, [*f.args, *args], {**f.keywords, **keywords}
+    return f, args, keywords
 
 
 def _parts(result: Any) -> Any:

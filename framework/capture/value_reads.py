@@ -21,7 +21,9 @@ class ValueChanged(Exception):
 def compare_value(array: Any, expected: Any) -> None:
     """Raise :class:`ValueChanged` unless an array's only element is the number that was read."""
     found = array.item()
-    if found != expected and not (found != found and expected != expected):
+    if found is expected or (found == expected and found != 0):
+        return
+    if repr(found) != repr(expected):  # NaN is like NaN, and 0 is not like -0
         raise ValueChanged
 
 

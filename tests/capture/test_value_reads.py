@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -127,6 +128,14 @@ def test_nan_is_as_it_was() -> None:
         assert compiled(lt.full((2,), float("nan"))).isnan().all()
     assert compiled.replays == 2
     assert compiled(lt.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_the_sign_of_zero_counts() -> None:
+    compiled = lt.compile(lambda x: x + math.copysign(1.0, x[0].item()), fullgraph=True)
+    for _ in range(5):
+        assert compiled(lt.zeros(2)).tolist() == [1.0, 1.0]
+    assert compiled.replays == 2
+    assert compiled(-lt.zeros(2)).tolist() == [-1.0, -1.0]
 
 
 class Trains:
