@@ -9,10 +9,7 @@ written, and a warning says why, once.
 
 from __future__ import annotations
 
-import copy
 import functools
-import itertools
-import random
 import sys
 import threading
 import warnings
@@ -20,28 +17,24 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ..attribution.frames import is_ours
 from ..device import device
 from ..errors import CaptureError, CaptureWarning
 from ..modes import local
 from ..ops.autocast_policy import thread
-from ..storage import Storage
-from ..tensor import Tensor
 from .agreement import disagreement
 from .call import Call, Inside, changed_by, may_replay, memory_of, stance
-from .checking import Snapshot, checked, equal_trees
+from .checking import Snapshot, checked
 from .guards import Guards
-from .program import Value
+from .pythons_generators import drawn_from, states_of
 from .recorder import Recorder
 from .recording_backward import RecordingBackward
+from .recordings import Kind, Recording, gradients_of, is_plain_gradient
 from .replay import Replay
 from .value_reads import ValueChanged
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
-_WAITING = 2  # recorded calls that wait for their backward at once
 _MISSES = 8  # replays that end at another number than was read, from which they have to be few
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 
@@ -73,7 +66,7 @@ class CompiledFunction:
         self.recordings = 0
         self.reasons: list[str] = []
         self.quiet = False
-        self._kinds: dict[Any, _Kind] = {}
+        self._kinds: dict[Any, Kind] = {}
         self._lock = threading.Lock()
 
     def __get__(self, owner: Any, cls: Any = None) -> Any:
@@ -111,14 +104,14 @@ class CompiledFunction:
         if kind is None:
             if len(self._kinds) > 8 * MOST_RECORDINGS:
                 return self._as_written("it is called in too many ways", args, kwargs)
-            kind = self._kinds[call.key] = _Kind()
+            kind = self._kinds[call.key] = Kind()
             tell = changed_by(call.tensors)
             result = self.function(*args, **kwargs)
             kind.reason = tell()
             return result
         if kind.reason is not None:
             return self._as_written(kind.reason, args, kwargs)
-        holding: list[_Recording] = []
+        holding: list[Recording] = []
         for recording in list(kind.recordings):
             change = recording.changed(call)
             if change is None:
@@ -142,7 +135,7 @@ class CompiledFunction:
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
 
-    def _replayed(self, recording: _Recording, call: Call) -> Any:
+    def _replayed(self, recording: Recording, call: Call) -> Any:
         self.replays += 1
         try:
             if self.check and self.replays % self.check == 0:
@@ -152,13 +145,13 @@ class CompiledFunction:
             self.replays -= 1
             raise
 
-    def _checked(self, recording: _Recording, call: Call) -> Any:
+    def _checked(self, recording: Recording, call: Call) -> Any:
         replay = recording.replay
         snapshot = functools.partial(Snapshot, call.tensors, recording.guards, replay.program)
         return checked(call.again, functools.partial(replay, call), snapshot)
 
     def _record(
-        self, kind: _Kind, call: Call, holding: list[_Recording], args: Any, kwargs: Any
+        self, kind: Kind, call: Call, holding: list[Recording], args: Any, kwargs: Any
     ) -> Any:
         again = bool(holding) and not kind.confirmed
         if not again and self.recordings >= MOST_RECORDINGS:
@@ -168,13 +161,13 @@ class CompiledFunction:
             guards = Guards(self.function, call.others)
         except CaptureError as error:
             return self._refused(kind, str(error), args, kwargs)
-        before = _python_randomness(guards)
-        gradients = _gradients(guards.tensors)
+        before = states_of(guards)
+        gradients = gradients_of(guards.tensors)
         inside = Inside(call)
         recorder = Recorder(inside.tensors, guards)
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
-        if len(gradients) and not all(_is_plain_gradient(g) for g in gradients if g is not None):
+        if len(gradients) and not all(is_plain_gradient(g) for g in gradients if g is not None):
             recorder.refuse("a gradient is sparse, or not contiguous")
         casts, thread.cache = thread.cache, {}  # weights that others converted are not in the call
         try:
@@ -209,12 +202,12 @@ class CompiledFunction:
         return inside.returned(result)
 
     def _why_not(
-        self, kind: _Kind, recorder: Recorder, guards: Guards, before: Any, again: bool
+        self, kind: Kind, recorder: Recorder, guards: Guards, before: Any, again: bool
     ) -> str | None:
         # Why a recorded call will not be replayed; None if it will, "" if the next may be.
         if recorder.reason is not None:
             return f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}"
-        drawn = _drawn_from(guards, before)
+        drawn = drawn_from(guards, before)
         if drawn is not None:
             return f"it draws from {drawn}"
         changed = None if again else guards.changed()
@@ -224,7 +217,7 @@ class CompiledFunction:
         return f"it changes {changed.name} in each call" if kind.attempts >= _ATTEMPTS else ""
 
     def _keep(
-        self, kind: _Kind, guards: Guards, gradients: Any, holding: list[_Recording], replay: Any
+        self, kind: Kind, guards: Guards, gradients: Any, holding: list[Recording], replay: Any
     ) -> None:
         kind.dropped = 0
         if isinstance(replay, str):
@@ -243,9 +236,9 @@ class CompiledFunction:
             self._note_refusal(kind, reasons[0])
             return
         self.recordings += 1
-        kind.recordings.insert(0, _Recording(replay, guards, gradients))
+        kind.recordings.insert(0, Recording(replay, guards, gradients))
 
-    def _refused(self, kind: _Kind, reason: str, args: Any, kwargs: Any) -> Any:
+    def _refused(self, kind: Kind, reason: str, args: Any, kwargs: Any) -> Any:
         self._note_refusal(kind, reason)
         return self.function(*args, **kwargs)
 
@@ -253,7 +246,7 @@ class CompiledFunction:
         self._note(reason)
         return self.function(*args, **kwargs)
 
-    def _note_refusal(self, kind: _Kind, reason: str) -> None:
+    def _note_refusal(self, kind: Kind, reason: str) -> None:
         kind.reason = reason
         self._note(reason)
 
@@ -297,134 +290,8 @@ class CompiledFunction:
         return f"<compiled {self.function!r}>"
 
 
-class _Kind:
-    # Calls with arguments of the same specs, in the same modes.
-
-    def __init__(self) -> None:
-        self.recordings: list[_Recording] = []
-        self.hits = self.misses = 0  # replays, and those that ended at a number that was another
-        self.confirmed = False  # two recordings have found the same
-        self.reason: str | None = None
-        self.attempts = 0
-        self.waiting: list[Any] = []  # weak references to nodes whose backward has not come
-        self.dropped = 0  # how many went without one
-        self.last_change = "what it is called with"
-
-    def waits(self) -> bool:
-        # Whether enough calls are recorded whose backward may still come.
-        nodes = [(ref, ref()) for ref in self.waiting]
-        self.dropped += sum(node is None for _, node in nodes)
-        self.waiting = [ref for ref, node in nodes if node is not None and node.pending]
-        return len(self.waiting) >= _WAITING
-
-
-class _Recording:
-    # A recording, and what it depends on.
-
-    def __init__(self, replay: Replay, guards: Guards, gradients: list[Any]) -> None:
-        self.replay = replay
-        self.guards = guards
-        self.gradients = [None if g is None else (g._spec, g._array.strides) for g in gradients]
-        self.leaves = [t for t in guards.tensors if t._requires_grad]
-        if replay.program.backward_at is not None and not any(
-            v.is_gradient for v in replay.program.values
-        ):  # a model's forward, and a backward that leaves .grad to the engine
-            self.gradients, self.leaves = [], []
-        self.memory = {id(memory_of(t)) for t in guards.tensors}
-        self.written = [
-            t for t in map(self._holder, replay.program.values) if t is not None
-        ]  # fmt: skip
-
-    def _holder(self, value: Value) -> Any:
-        # The tensor from outside whose bytes a row writes.
-        program = self.replay.program
-        if value.tensor < program.argument_count or value.is_gradient:
-            return None
-        if not any(value.number in row.written for row in program.rows):
-            return None
-        return program.tensors[value.tensor]
-
-    def changed(self, call: Call) -> Any:
-        """What is not as it was when the call was recorded."""
-        change = self.guards.changed()
-        if change is not None:
-            return change
-        if not all(map(_is_as_before, self.leaves, self.gradients)):
-            return _GRADIENTS
-        if not self.memory.isdisjoint(map(id, call.owners)):
-            return _ALIASES
-        if any(t._storage.pins for t in self.written):
-            return _PINNED
-        return None
-
-
-class _Elsewhere:
-    # A change of something that is no variable.
-
-    lasting = False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-_GRADIENTS = _Elsewhere("which parameters have gradients")
-_ALIASES = _Elsewhere("which arguments share memory with parameters")
-_PINNED = _Elsewhere("which buffers a graph holds")
-
-
-def _is_as_before(leaf: Tensor, before: Any) -> bool:
-    # Whether a leaf has a gradient of the same layout, or none, as when the call was recorded.
-    g = leaf._grad
-    if g is None or before is None:
-        return g is before
-    spec, strides = before
-    return g._spec is spec and g._array.strides == strides and _is_plain_gradient(g)
-
-
-def _gradients(tensors: list[Tensor]) -> list[Any]:
-    return [t._grad for t in tensors if t._requires_grad]
-
-
-def _is_plain_gradient(g: Any) -> bool:
-    return (
-        isinstance(g._storage.root, Storage)
-        and g._spec.runs is None
-        and not g._requires_grad
-        and g._extra is None
-        and g._viewed is None
-    )
-
-
 def name_of(function: Any) -> str:
     """Return the name of a function; of a module's call, that of its class."""
     if isinstance(function, functools.partial):
         return type(function.args[0]).__name__ if function.args else name_of(function.func)
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-_PYTHONS = "Python's or NumPy's random generator"
-
-
-def _python_randomness(guards: Guards) -> list[tuple[str, Any]]:
-    # The states of random generators that are not lowtide's, by how one calls them.
-    found: list[tuple[str, Any]] = [(_PYTHONS, random.getstate())]
-    found.append((_PYTHONS, np.random.get_state()))  # noqa: NPY002 - programs draw from it
-    for generator, name in guards.generators:
-        if isinstance(generator, np.random.Generator):
-            state: Any = generator.bit_generator.state
-        elif isinstance(generator, np.random.RandomState):
-            state = generator.get_state()
-        elif isinstance(generator, itertools.count):
-            state = repr(generator)
-        else:
-            state = generator.getstate()
-        found.append((f"{name}, a {type(generator).__name__}", copy.deepcopy(state)))
-    return found
-
-
-def _drawn_from(guards: Guards, before: list[tuple[str, Any]]) -> str | None:
-    # Which of them has another state than before.
-    for (name, a), (_, b) in zip(before, _python_randomness(guards), strict=True):
-        if not equal_trees(a, b):
-            return name
-    return None

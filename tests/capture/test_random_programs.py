@@ -1,8 +1,8 @@
 """Programs drawn at random, replayed on new values: whole steps, and backward outside.
 
 Ops, views, writes in place, random numbers, parts without gradients, regions in regions: those of
-``tests/checkpointing/test_random_programs.py``. Between calls values change, and now and then what
-requires grad, the mode of a flag, a hook.
+``tests/checkpointing/test_random_programs.py``. Some programs branch on values. Between calls
+values change, and now and then what requires grad, the mode of a flag, a hook.
 """
 
 from __future__ import annotations
@@ -30,14 +30,24 @@ class Program(nn.Module):
         self.split = split
         self.scale = 1.0
         self.regions = seed % 3 == 0
+        draws = random.Random(seed + 10_000)
+        self.reads = [draws.random() < 0.25 for _ in range(4)]
         self.leaves = nn.ParameterList([nn.Parameter(lt.randn(3, 3)) for _ in range(3)])
         self.register_buffer("mean", lt.zeros(3))
 
     def forward(self, x: Any) -> Any:
+        if self.reads[0] and x.mean() > 0:
+            x = x * 2
+        if self.reads[1] and int((x > 0).sum()) > 4:
+            x = nn.functional.dropout(x, 0.5)
         r = random.Random(self.seed)
         region = lt.checkpoint if self.regions else lambda f, *args: f(*args)
         outs = region(body, r, region, 0, [*self.leaves, x])
+        if self.reads[2] and bool((outs[0] > 0.5).any()):
+            outs = [*outs, outs[0].cos()]
         loss = sum((out.sin() * (k + self.scale)).sum() for k, out in enumerate(outs))
+        if self.reads[3] and loss > 0:
+            loss = loss * 0.5
         if self.training:
             self.mean.mul_(0.9).add_(outs[0].detach().mean(0), alpha=0.1)
         if self.split:

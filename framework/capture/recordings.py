@@ -1,0 +1,132 @@
+"""The recordings of a compiled function, by kind of call, and when each of them holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..storage import Storage
+from ..tensor import Tensor
+from .call import Call, memory_of
+from .guards import Guards
+from .program import Value
+from .replay import Replay
+
+_WAITING = 2  # recorded calls that wait for their backward at once
+
+
+class Kind:
+    """Calls with arguments of the same specs, in the same modes.
+
+    Attributes:
+        recordings: Of them, the latest first.
+        hits: Replays.
+        misses: Replays that ended at a number that was another than was read.
+        confirmed: Two recordings have found the same.
+        reason: Why such calls run as they are written; None if they need not.
+        attempts: Recordings that failed because Python's state changed in the call.
+        waiting: Weak references to the nodes of recorded calls whose backward has not come.
+        dropped: How many of these went without one.
+        last_change: Why a recording did not hold.
+    """
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+        self.hits = self.misses = 0
+        self.confirmed = False
+        self.reason: str | None = None
+        self.attempts = 0
+        self.waiting: list[Any] = []
+        self.dropped = 0
+        self.last_change = "what it is called with"
+
+    def waits(self) -> bool:
+        """Whether enough calls are recorded whose backward may still come."""
+        nodes = [(ref, ref()) for ref in self.waiting]
+        self.dropped += sum(node is None for _, node in nodes)
+        self.waiting = [ref for ref, node in nodes if node is not None and node.pending]
+        return len(self.waiting) >= _WAITING
+
+
+class Recording:
+    """A recording, and what it depends on.
+
+    Args:
+        replay: The recording, ready to run.
+        guards: What the function can reach.
+        gradients: Of the leaves it can reach, before the call.
+    """
+
+    def __init__(self, replay: Replay, guards: Guards, gradients: list[Any]) -> None:
+        self.replay = replay
+        self.guards = guards
+        self.gradients = [None if g is None else (g._spec, g._array.strides) for g in gradients]
+        self.leaves = [t for t in guards.tensors if t._requires_grad]
+        if replay.program.backward_at is not None and not any(
+            v.is_gradient for v in replay.program.values
+        ):  # a model's forward, and a backward that leaves .grad to the engine
+            self.gradients, self.leaves = [], []
+        self.memory = {id(memory_of(t)) for t in guards.tensors}
+        self.written = [
+            t for t in map(self._holder, replay.program.values) if t is not None
+        ]  # fmt: skip
+
+    def _holder(self, value: Value) -> Any:
+        # The tensor from outside whose bytes a row writes.
+        program = self.replay.program
+        if value.tensor < program.argument_count or value.is_gradient:
+            return None
+        if not any(value.number in row.written for row in program.rows):
+            return None
+        return program.tensors[value.tensor]
+
+    def changed(self, call: Call) -> Any:
+        """What is not as it was when the call was recorded."""
+        change = self.guards.changed()
+        if change is not None:
+            return change
+        if not all(map(_is_as_before, self.leaves, self.gradients)):
+            return _GRADIENTS
+        if not self.memory.isdisjoint(map(id, call.owners)):
+            return _ALIASES
+        if any(t._storage.pins for t in self.written):
+            return _PINNED
+        return None
+
+
+class _Elsewhere:
+    # A change of something that is no variable.
+
+    lasting = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_GRADIENTS = _Elsewhere("which parameters have gradients")
+_ALIASES = _Elsewhere("which arguments share memory with parameters")
+_PINNED = _Elsewhere("which buffers a graph holds")
+
+
+def _is_as_before(leaf: Tensor, before: Any) -> bool:
+    # Whether a leaf has a gradient of the same layout, or none, as when the call was recorded.
+    g = leaf._grad
+    if g is None or before is None:
+        return g is before
+    spec, strides = before
+    return g._spec is spec and g._array.strides == strides and is_plain_gradient(g)
+
+
+def gradients_of(tensors: list[Tensor]) -> list[Any]:
+    """Return the gradients of those that require grad; None where there is none."""
+    return [t._grad for t in tensors if t._requires_grad]
+
+
+def is_plain_gradient(g: Any) -> bool:
+    """Whether a gradient is a dense tensor of the pool, in no graph, without hooks."""
+    return (
+        isinstance(g._storage.root, Storage)
+        and g._spec.runs is None
+        and not g._requires_grad
+        and g._extra is None
+        and g._viewed is None
+    )
