@@ -24,7 +24,7 @@ from .dtypes import float32, float64
 from .kernels.common.schedule import parallel_range
 from .kernels.formula.update import UpdateVariant
 from .kernels.runtime import thresholds
-from .modes import run_kernel
+from .modes import local, run_kernel
 
 LOOPED = (float32, float64)  # dtypes of which there are compiled loops
 
@@ -49,7 +49,7 @@ class ListedUpdate:
         self._written = variant.written_among
         self.takes = dtype is float32 or (dtype in LOOPED and not variant.only_float32)
         self.dtype = dtype
-        self._objects: list[int] = []
+        self._arrays: list[Any] = []  # held: another thread may give a tensor other memory
         self._storages: list[Any] = []
         self._specs: list[Any] = []
         self._elements = self._rows = 0
@@ -59,15 +59,14 @@ class ListedUpdate:
         """Add a tensor with what its update takes; False if it needs a call of its own.
 
         Args:
-            tensors: The inputs at ``places``. Whoever owns them keeps them as they are until
-                :meth:`run` has returned.
+            tensors: The inputs at ``places``.
         """
         spec = tensors[0]._spec
         for t in tensors:
             if t._spec is not spec or t._viewed is not None:
                 return False
         for t in tensors:
-            self._objects.append(id(t._array))
+            self._arrays.append(t._array)
         for k in self._written:
             self._storages.append(tensors[k]._storage)
         self._specs.append(spec)
@@ -81,7 +80,7 @@ class ListedUpdate:
         It is to be dropped then, and this to be called again.
         """
         arrays, kind = len(self.places), self.dtype.np
-        objects = np.array(self._objects, np.int64)
+        objects = np.array(list(map(id, self._arrays)), np.int64)
         self._table = np.empty((self._rows, arrays + 1), np.int64)
         found: int = _locate()(objects, self._table, id(kind), kind.itemsize, thresholds.CHUNK)
         if found < 0:
@@ -95,7 +94,7 @@ class ListedUpdate:
     def drop(self, k: int) -> None:
         """Leave a tensor out."""
         arrays, written = len(self.places), len(self._written)
-        del self._objects[k * arrays : (k + 1) * arrays]
+        del self._arrays[k * arrays : (k + 1) * arrays]
         del self._storages[k * written : (k + 1) * written]
         spec = self._specs.pop(k)
         self._elements -= spec.numel
@@ -115,8 +114,10 @@ class ListedUpdate:
 
 def listable(elements: int) -> bool:
     """Whether updates of so many elements may be listed at all."""
-    enough = elements >= thresholds.COMPILED_STEP
-    return enough and execution.current.computes and _locate() is not None
+    if elements < thresholds.COMPILED_STEP or not execution.current.computes:
+        return False
+    # A call that is recorded keeps no addresses: there an update is a call on arrays.
+    return local.state.capture is None and _locate() is not None
 
 
 @cache
