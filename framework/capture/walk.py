@@ -57,7 +57,6 @@ _OPAQUE = (Generator, logging.Logger, logging.LoggerAdapter, weakref.ref, types.
            types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
            types.ClassMethodDescriptorType, types.GetSetDescriptorType, np.ufunc, property,
            threading.local, type(threading.Lock()), type(threading.RLock()))  # fmt: skip
-_ADVANCING = (random.Random, np.random.Generator, np.random.RandomState, itertools.count)
 _WALKED_FROM_LIBRARY = (types.SimpleNamespace, argparse.Namespace)
 _LIVE_NUMBERS = {
     "param_groups", "get_last_lr", "get_lr", "last_epoch", "_last_lr", "_step_count", "get_scale",
@@ -178,7 +177,7 @@ class Walk:
             self._arrays.append((value, value.tobytes(), name))
         elif isinstance(value, random.SystemRandom):
             raise CaptureError(f"it can reach a random generator, by {name}")
-        elif isinstance(value, _ADVANCING):
+        elif _advances(value):
             self.generators.append((value, name))
         elif isinstance(value, io.IOBase) and not value.closed and not value.readable():
             return  # what is written there has no part in kernel calls
@@ -334,6 +333,14 @@ def _is_users_own(cls: type) -> bool:
     # A class whose attributes only the user's code reads, but for those of every module.
     ours = [c for c in cls.__mro__ if _is_lowtide(c.__module__)]
     return not _is_lowtide(cls.__module__) and all(c.__name__ in _MODULE_BASES for c in ours)
+
+
+def _advances(value: Any) -> bool:
+    # NumPy imports its generators when they are asked for: a program that has none goes without.
+    if isinstance(value, (random.Random, itertools.count)):
+        return True
+    kinds = sys.modules.get("numpy.random")
+    return kinds is not None and isinstance(value, (kinds.Generator, kinds.RandomState))
 
 
 @functools.cache

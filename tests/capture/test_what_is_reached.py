@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import random
+import subprocess
 import sys
 import types
 from typing import Any
@@ -60,6 +61,12 @@ def test_a_generator_that_is_drawn_from_is_named(name: str) -> None:
     f(lt.ones(1))
     with pytest.warns(lt.CaptureWarning, match="it draws from"):
         f(lt.ones(1))
+
+
+def test_programs_without_numpys_generators_do_not_import_them() -> None:
+    code = "import sys, lowtide; print('numpy.random' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"  # two megabytes of a process
 
 
 def test_methods_of_ones_own_dicts_are_not_called() -> None:
