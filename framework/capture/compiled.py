@@ -36,6 +36,7 @@ from .value_reads import ValueChanged
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
 _MISSES = 8  # replays that end at another number than was read, from which they have to be few
+_READ = "a number that Python reads (item)"
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 
 
@@ -122,6 +123,7 @@ class CompiledFunction:
                     result = self._replayed(recording, call)
                 except ValueChanged:
                     kind.misses += 1
+                    kind.last_change = _READ
                     continue
                 kind.hits += 1
                 return result
@@ -129,8 +131,7 @@ class CompiledFunction:
                 kind.recordings.remove(recording)
             kind.last_change = kind.last_change if change is None else change.name
         if kind.misses > _MISSES and kind.misses > kind.hits:
-            changes = "a number that Python reads (item) changes too often"
-            return self._refused(kind, changes, args, kwargs)
+            return self._refused(kind, f"{_READ} changes too often", args, kwargs)
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
@@ -232,6 +233,8 @@ class CompiledFunction:
             kind.confirmed = True
             return
         reasons = [d.reason for d in found if d is not None and not d.branch]
+        if len(reasons) < len(found):
+            kind.last_change = _READ
         if reasons and not kind.confirmed:
             self._note_refusal(kind, reasons[0])
             return
