@@ -155,7 +155,8 @@ class CompiledFunction:
         self, kind: Kind, call: Call, holding: list[Recording], args: Any, kwargs: Any
     ) -> Any:
         again = bool(holding) and not kind.confirmed
-        if not again and self.recordings >= MOST_RECORDINGS:
+        many = len(holding) if again else self.recordings
+        if many >= MOST_RECORDINGS:
             often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
             return self._refused(kind, often, args, kwargs)
         try:
