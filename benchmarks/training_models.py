@@ -263,10 +263,56 @@ def unet(lib: Library) -> Any:
     return model, lambda: lib.functional.mse_loss(model(x), y)
 
 
+def ntm(lib: Library) -> Any:
+    """A neural Turing machine: 20 steps on a memory of 32 x 16, 6,000 small kernels."""
+    nn, functional, module = lib.nn, lib.functional, lib.module
+    slots, width, hidden, inputs = 32, 16, 64, 8
+
+    class Machine(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.LSTMCell(inputs + width, hidden)
+            self.read, self.write = nn.Linear(hidden, width + 6), nn.Linear(hidden, 3 * width + 6)
+            self.out = nn.Linear(hidden + width, inputs)
+            self.memory = nn.Parameter(lib.floats(slots, width))
+
+        def address(self, p: Any, memory: Any, before: Any) -> Any:
+            key, rest = p[:, :width].tanh(), p[:, width:]
+            strength, gate = functional.softplus(rest[:, :1]), rest[:, 1:2].sigmoid()
+            shift, sharp = functional.softmax(rest[:, 2:5], 1), 1 + functional.softplus(rest[:, 5:])
+            alike = functional.cosine_similarity(memory + 1e-16, key.unsqueeze(1) + 1e-16, dim=-1)
+            w = gate * functional.softmax(strength * alike, 1) + (1 - gate) * before
+            turned = [module.roll(w, k, 1) * shift[:, k + 1 : k + 2] for k in (-1, 0, 1)]
+            w = sum(turned) ** sharp
+            return w / (w.sum(1, keepdim=True) + 1e-16)
+
+        def forward(self, x: Any) -> Any:
+            batch = x.shape[1]
+            memory = self.memory.expand(batch, slots, width)
+            h = c = x.new_zeros(batch, hidden)
+            reading = writing = x.new_zeros(batch, slots)
+            found, results = x.new_zeros(batch, width), []
+            for now in x:
+                h, c = self.cell(module.cat([now, found], 1), (h, c))
+                p = self.write(h)
+                writing = self.address(p[:, : width + 6], memory, writing)
+                erase, add = p[:, width + 6 : 2 * width + 6].sigmoid(), p[:, 2 * width + 6 :]
+                memory = memory * (1 - writing.unsqueeze(2) * erase.unsqueeze(1))
+                memory = memory + writing.unsqueeze(2) * add.unsqueeze(1)
+                reading = self.address(self.read(h), memory, reading)
+                found = (reading.unsqueeze(1) @ memory).squeeze(1)
+                results.append(self.out(module.cat([h, found], 1)))
+            return module.stack(results)
+
+    model = start_alike(lib, Machine())
+    x, y = lib.floats(20, 4, inputs), lib.floats(20, 4, inputs, seed=3)
+    return model, lambda: functional.mse_loss(model(x), y)
+
+
 MODELS = {
     f.__name__: f
     for f in (
-        tiny, mlp, deepmlp, resnet, gpt, gpt_mid, gpt_vocab, lstm, gru, vit, mobilenet, unet,
+        tiny, mlp, deepmlp, resnet, gpt, gpt_mid, gpt_vocab, lstm, gru, vit, mobilenet, unet, ntm,
     )
 }  # fmt: skip
 

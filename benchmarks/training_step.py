@@ -1,7 +1,7 @@
 """A training step is no slower than PyTorch's, and its process is smaller, idle or busy.
 
-Twelve models (``training_models.py``), each written once and run with both libraries from the same
-weights and batch. Each library has a process of its own for each model, and they take turns of a
+Thirteen models (``training_models.py``), each written once and run with both libraries from the
+same weights and batch. Each library has a process of its own for each model; they take turns of a
 few steps. Printed are, for lowtide and its peer, the median of a step; the ratio of medians and of
 minima (below 1: lowtide is faster; minima say more on a machine that is not idle); the peak of the
 whole process (VmHWM) and its ratio; the peak of lowtide's ledger; the first step, with imports
