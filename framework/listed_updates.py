@@ -100,6 +100,11 @@ class ListedUpdate:
         self._elements -= spec.numel
         self._rows -= -(-spec.numel // thresholds.CHUNK)
 
+    def clear(self) -> None:
+        """Let go of all tensors."""
+        self._arrays.clear()
+        self._storages.clear()
+
     def run(self) -> None:
         """Write. It cannot fail, and takes no memory."""
         count_writes(self._storages, "step")

@@ -3,9 +3,9 @@
 A subclass says what state a parameter has (:meth:`Elementwise.start`), which numbers this step
 takes (:meth:`Elementwise.advance`), and the update of an element (``@update``), of which
 ``framework/updates.py`` makes compiled loops and calls of NumPy. A step whose state exists takes no
-memory on the CPU, and cannot fail half-way on any device. Parameters on the CPU whose state exists
-and whose numbers are the same are updated by one compiled call (``framework/listed_updates.py``);
-all others by a call each, with the same results.
+memory on the CPU, and cannot fail half-way on any device. Parameters on the CPU
+whose numbers are the same are updated by one compiled call (``framework/listed_updates.py``), all
+others by a call each.
 
 In all updates ``sign`` is -1 to maximize, ``decay`` the L2 penalty that enters the gradient,
 ``keep`` the factor of decoupled decay, ``a1`` is 1 - b1.
@@ -37,7 +37,7 @@ class Elementwise(Optimizer):
     """
 
     rule: Update
-    _listed = True  # whether call() says all of what prepare() does, once a parameter has state
+    _listed = True  # whether start() and call() say all that prepare() does
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -215,6 +215,7 @@ class Batch:
 
     def clear(self) -> None:
         """Let go of the states."""
+        self.update.clear()
         self._states.clear()
         self._new.clear()
 

@@ -52,6 +52,13 @@ def more_kernels(x: Any) -> Any:
     return x + 1
 
 
+def kernels_at_the_end(x: Any) -> Any:
+    y = x * 2
+    for _ in range(int(number())):
+        y.add_(1)
+    return y
+
+
 def position(x: Any) -> Any:
     return x.roll(int(number()), 0) * 2
 
@@ -66,7 +73,7 @@ def nan_or_number(x: Any) -> Any:
 
 HIDDEN: list[Callable[[Any], Any]] = [
     scalar, attribute, list_of_numbers, array_of_numpy, filled, other_kernels, more_kernels,
-    position, returned, nan_or_number,
+    kernels_at_the_end, position, returned, nan_or_number,
 ]  # fmt: skip
 
 

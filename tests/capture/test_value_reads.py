@@ -239,6 +239,53 @@ def test_a_module_reads_before_a_backward_outside() -> None:
     assert compiled._compiled.replays > 20
 
 
+def test_a_module_that_draws_before_a_read_puts_the_generator_back() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            lt.manual_seed(5)
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            h = F.dropout(self.a(x), 0.5)
+            return F.dropout(h, 0.5) if x.mean() > 0 else h * 2
+
+    nets = Noisy(), Noisy()
+    compiled = lt.compile(nets[1], fullgraph=True)
+    for k in range(20):
+        x = lt.full((3, 4), 1.0 if k in (5, 9, 10, 15) else -1.0)
+        found = []
+        for net, f in zip(nets, (nets[0], compiled), strict=True):
+            net.zero_grad()
+            lt.manual_seed(k)
+            out = f(x)
+            out.sum().backward()
+            found.append((bits(out), bits(net.a.weight.grad), lt.rand(2).tolist()))
+        assert found[0] == found[1], k
+    assert compiled._compiled.replays >= 12
+
+
+def test_a_miss_does_not_count_as_a_write_to_gradients() -> None:
+    def accumulating() -> tuple[Any, Any]:
+        p = nn.Parameter(lt.ones(3))
+
+        def step(x: Any) -> None:
+            if x.sum() > 10:
+                return
+            (p * x).sum().backward()
+
+        return p, step
+
+    (p, plain), (q, written) = accumulating(), accumulating()
+    compiled = lt.compile(written, fullgraph=True)
+    for k in range(12):
+        x = lt.full((3,), 9.0 if k in (6, 8, 9) else 1.0)
+        plain(x)
+        compiled(x)
+        assert (p.grad.tolist(), p.grad._version) == (q.grad.tolist(), q.grad._version), k
+    assert compiled.replays >= 5
+
+
 def test_a_value_that_is_read_after_a_write_ends_the_recording() -> None:
     net = nn.Sequential(nn.BatchNorm1d(3))
 

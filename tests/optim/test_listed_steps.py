@@ -28,8 +28,8 @@ KINDS = ["plain", "plain", "plain", "float64", "bfloat16", "strided", "expanded"
 def drawn(rng: np.random.Generator, kinds: list[str]) -> list[Any]:
     """Parameters of drawn shapes and kinds; the same draw gives the same ones."""
     found = []
-    for kind in rng.choice(kinds, 9):
-        shape = SHAPES[rng.integers(len(SHAPES))]
+    for k, kind in enumerate([*rng.choice(kinds, 9), "plain"]):
+        shape = SHAPES[rng.integers(len(SHAPES))] if k < 9 else (70, 11)
         values = lt.tensor(rng.standard_normal(shape).astype(np.float32))
         if kind in ("float64", "bfloat16"):
             values = values.to(getattr(lt, kind))
@@ -54,13 +54,22 @@ def give_gradients(params: list[Any], rng: np.random.Generator) -> None:
 
 
 def bits_of(params: list[Any], optimizer: Any) -> list[Any]:
-    """Values of parameters and state, as bytes and numbers."""
+    """Values of parameters and state, as texts and numbers."""
     found: list[Any] = []
     for p in params:
-        found.append(lt.view_as_real(p).detach().numpy().tobytes() if p.is_complex() else raw(p))
+        found.append(raw(lt.view_as_real(p) if p.is_complex() else p))
         for key, v in sorted(optimizer.state.get(p, {}).items()):
-            found.append((key, raw(v) if isinstance(v, lt.Tensor) else v))
+            if isinstance(v, lt.Tensor):
+                v = raw(lt.view_as_real(v) if v.is_complex() else v)
+            found.append((key, v))
     return found
+
+
+def numbers_of(found: list[Any]) -> list[float]:
+    """The numbers of tensors in what ``bits_of`` returns."""
+    texts = [x[1] if isinstance(x, tuple) else x for x in found]
+    text = " ".join(t for t in texts if isinstance(t, str))
+    return [float(n) for n in text.translate(str.maketrans("[],", "   ")).split()]
 
 
 def raw(t: Any) -> Any:
@@ -93,6 +102,19 @@ def test_listed_steps_equal_steps_of_one_parameter_each(case, monkeypatch):
     for seed in range(3):
         found = [taken(case, seed, monkeypatch, listed) for listed in (True, False)]
         assert found[0] == found[1]
+
+
+@pytest.mark.quick(20)
+@pytest.mark.parametrize("case", ELEMENTWISE, ids=identity)
+def test_listed_steps_agree_with_calls_of_numpy(case, monkeypatch):
+    for seed in range(2):
+        found = [numbers_of(taken(case, seed, monkeypatch, True))]
+        with monkeypatch.context() as m:
+            m.setattr(thresholds, "COMPILED_STEP", 1 << 60)
+            found.append(numbers_of(taken(case, seed, m, True)))
+        assert len(found[0]) == len(found[1]) > 100
+        for a, b in zip(*found, strict=True):
+            assert a == pytest.approx(b, rel=1e-4, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD"])
@@ -228,17 +250,23 @@ def test_a_refused_state_leaves_all_as_it_was():
     for p in params:
         p.grad = lt.ones_like(p)
     before, live = bits_of(params, optimizer), lt.memory_allocated()
+    params.append(lt.nn.Parameter(lt.randn(2)))
+    params[3].grad = lt.ones(2)
+    optimizer.add_param_group({"params": params[3:]})
+    live = lt.memory_allocated()
+    optimizer.param_groups.reverse()  # its state is made before that of the third is refused
     limit = lt.set_memory_limit(live + 20_000)  # room for one of the two states of the third
     try:
-        with pytest.raises(lt.OutOfMemoryError):
+        with pytest.raises(lt.OutOfMemoryError) as caught:
             optimizer.step()
     finally:
         lt.set_memory_limit(limit)
-    assert bits_of(params, optimizer) == before
-    assert lt.memory_allocated() == live
+    assert lt.memory_allocated() == live  # though the error's frames are still there
+    assert caught.value
+    assert bits_of(params[:3], optimizer) == before
     assert params[2] not in optimizer.state
     optimizer.step()
-    assert [optimizer.state[p]["step"] for p in params] == [2, 2, 1]
+    assert [optimizer.state[p]["step"] for p in params] == [2, 2, 1, 1]
 
 
 def test_memory_that_a_tensor_got_since_is_what_is_written():
@@ -259,35 +287,37 @@ def test_memory_that_a_tensor_got_since_is_what_is_written():
 
 def test_parameters_over_one_storage_are_stepped_in_order(monkeypatch):
     monkeypatch.setattr(thresholds, "THREAD", 1)
-    monkeypatch.setattr(thresholds, "SHARED", 1)
 
-    def run(listed: bool) -> Any:
-        monkeypatch.setattr(lt.optim.SGD, "_listed", listed)
-        whole = lt.arange(8.0)
-        views = [lt.nn.Parameter(whole[:6]), lt.nn.Parameter(whole[2:])]
+    def calls(views: list[Any]) -> Any:
         optimizer = lt.optim.SGD(views, lr=0.1, weight_decay=0.5)
         for v in views:
             v.grad = lt.ones_like(v)
+        return calls_of(optimizer.step)
+
+    whole = lt.arange(8.0)
+    expected = whole.numpy().copy()
+    for part in (slice(0, 6), slice(2, 8)):
+        expected[part] -= np.float32(0.1) * (1 + np.float32(0.5) * expected[part])
+    shared = calls([lt.nn.Parameter(whole[:6]), lt.nn.Parameter(whole[2:])])
+    assert whole.tolist() == pytest.approx(expected.tolist())
+    assert "parallel_range" not in shared  # no two threads may write the same elements
+    assert "parallel_range" in calls([lt.nn.Parameter(lt.ones(6)), lt.nn.Parameter(lt.ones(6))])
+
+
+def test_each_step_counts_once_in_versions():
+    params = [lt.nn.Parameter(lt.zeros(5)) for _ in range(2)]
+    optimizer = lt.optim.Adam(params, lr=0.1)
+    for p in params:
+        p.grad = lt.ones_like(p)
+    optimizer.step()
+    states = [v for p in params for v in optimizer.state[p].values()]
+    tensors = [t for t in [*params, *states] if isinstance(t, lt.Tensor)]
+    before = [t._version for t in tensors]
+    for _ in range(3):
         optimizer.step()
-        return whole.tolist()
-
-    assert run(True) == run(False)
-
-
-def test_versions_count_as_they_would():
-    def versions(listed: bool, monkeypatch: Any) -> list[int]:
-        monkeypatch.setattr(lt.optim.Adam, "_listed", listed)
-        params = [lt.nn.Parameter(lt.zeros(5)) for _ in range(2)]
-        optimizer = lt.optim.Adam(params, lr=0.1)
-        for p in params:
-            p.grad = lt.ones_like(p)
-        for _ in range(3):
-            optimizer.step()
-        states = [v for p in params for v in optimizer.state[p].values()]
-        return [t._version for t in [*params, *states] if isinstance(t, lt.Tensor)]
-
-    with pytest.MonkeyPatch.context() as m:
-        assert versions(True, m) == versions(False, m)
+    assert len(tensors) == 6
+    assert [t._version - v for t, v in zip(tensors, before, strict=True)] == [3] * 6
+    assert [p.grad._version for p in params] == [0, 0]
 
 
 def test_a_graph_that_kept_a_parameter_notices_the_step():

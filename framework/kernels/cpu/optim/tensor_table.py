@@ -10,10 +10,11 @@ from typing import Any
 
 from ..compiler.entry import DATA, DTYPE, FLAGS, NDIM, SHAPE
 from ..compiler.entry import layout_known as layout_known
+from ..support.atomics import load
 from ..support.jit import compiled
-from ..support.memory import int_at, word_at
 
 _WANTED = 0x1 | 0x100 | 0x400  # C-contiguous, aligned, writeable: NumPy's flags
+_INT = 0xFFFFFFFF  # a C int is half a word
 
 
 @compiled(signature="i8:1C,i8:2C,i8,i8,i8")
@@ -36,14 +37,14 @@ def locate(objects: Any, table: Any, dtype: int, itemsize: int, limit: int) -> i
         first = k * arrays
         for j in range(arrays):
             x = objects[first + j]
-            if word_at(x + DTYPE) != dtype or int_at(x + FLAGS) & _WANTED != _WANTED:
+            if load(x + DTYPE) != dtype or load(x + FLAGS) & _WANTED != _WANTED:
                 return -1 - k
-        size, shape = 1, word_at(objects[first] + SHAPE)
-        for d in range(int_at(objects[first] + NDIM)):
-            size *= word_at(shape + 8 * d)
+        size, shape = 1, load(objects[first] + SHAPE)
+        for d in range(load(objects[first] + NDIM) & _INT):
+            size *= load(shape + 8 * d)
         for start in range(0, size, limit):
             for j in range(arrays):
-                table[row, j] = word_at(objects[first + j] + DATA) + start * itemsize
+                table[row, j] = load(objects[first + j] + DATA) + start * itemsize
             table[row, arrays] = min(limit, size - start)
             row += 1
     return row

@@ -1,4 +1,4 @@
-"""Memory by its address, for compiled functions: words, and arrays over what others hold.
+"""Arrays over memory that others hold, for compiled functions (``atomics`` reads single words).
 
 Who passes an address keeps the memory alive, and has checked what lies there.
 """
@@ -11,32 +11,6 @@ from .jit import deferred, spelled
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 arrayobj = deferred("numba.np.arrayobj")
-
-
-def _read(bits: int) -> Any:
-    def read(typing: Any, address: Any) -> Any:
-        def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            kind = ir.IntType(bits)
-            found = b.load(b.inttoptr(args[0], kind.as_pointer()))
-            return found if bits == 64 else b.sext(found, ir.IntType(64))
-
-        return types.int64(types.int64), write
-
-    return read
-
-
-@spelled
-def word_at(typing: Any, address: Any) -> Any:
-    """Return the eight bytes at an address, as an int."""
-    found: Any = _read(64)(typing, address)
-    return found
-
-
-@spelled
-def int_at(typing: Any, address: Any) -> Any:
-    """Return the four bytes at an address, as an int."""
-    found: Any = _read(32)(typing, address)
-    return found
 
 
 @spelled
