@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..interop.pytree import tree_flatten
-from ..random.generator import generators_in_use
+from ..random.generator import generators_in_use, positions_of, put_back
 from ..tensor import Tensor
 from .guards import Guards
 from .program import Draw, StepProgram
@@ -35,8 +35,8 @@ class Snapshot:
         self.gradients = [t._grad for t in self.tensors]
         self.gradient_values = [None if g is None else g._array.copy() for g in self.gradients]
         drawn = [e.generator for e in program.entries if isinstance(e, Draw)]
-        self.generators = list(dict.fromkeys([*generators_in_use().values(), *drawn]))
-        self.places = [(g._seed, g._offset) for g in self.generators]
+        generators = dict.fromkeys([*generators_in_use().values(), *drawn])
+        self.positions = positions_of(generators)
         self.owners = guards.live
         self.states = [copy.deepcopy(o.state_dict()) for o in self.owners]
 
@@ -48,8 +48,7 @@ class Snapshot:
             t._grad = g
             if g is not None and value is not None:
                 np.copyto(g._array, value)
-        for g, (seed, offset) in zip(self.generators, self.places, strict=True):
-            g._seed, g._offset = seed, offset
+        put_back(self.positions)
         for owner, state in zip(self.owners, self.states, strict=True):
             owner.load_state_dict(state)
 
@@ -65,7 +64,7 @@ class Snapshot:
                     return "a gradient"
             elif not _equal(a, b):
                 return "a gradient"
-        if self.places != other.places:
+        if self.positions != other.positions:
             return "the state of a random generator"
         for a, b, owner in zip(self.states, other.states, self.owners, strict=True):
             if not equal_trees(a, b):

@@ -35,7 +35,7 @@ from .value_reads import ValueChanged
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
-_MISSES = 8  # replays that end at another number than was read, from which they have to be few
+_MISSES = 8  # undone replays, from which on they have to be fewer than the others
 _READ = "a number that Python reads (item)"
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 

@@ -18,9 +18,9 @@ class Kind:
     """Calls with arguments of the same specs, in the same modes.
 
     Attributes:
-        recordings: Of them, the latest first.
+        recordings: Recordings, the latest first.
         hits: Replays.
-        misses: Replays that ended at a number that was another than was read.
+        misses: Replays that were undone because a number that Python reads had changed.
         confirmed: Two recordings have found the same.
         reason: Why such calls run as they are written; None if they need not.
         attempts: Recordings that failed because Python's state changed in the call.

@@ -16,6 +16,7 @@ from ..errors import GradientError
 from ..interop.pytree import tree_unflatten
 from ..memory.ledger import GRADIENT, TEMPORARY
 from ..modes import local, run_kernel
+from ..random.generator import put_back
 from ..tensor import Tensor
 from .arena import plan_offsets
 from .binding import OWN, Binding, Call, run_rows, values_of
@@ -33,7 +34,7 @@ from .program import (
     StepProgram,
     Value,
 )
-from .value_reads import Undo, ValueChanged, is_read
+from .value_reads import Reads, ValueChanged, is_read
 
 
 class Replay(Binding):
@@ -62,7 +63,7 @@ class Replay(Binding):
             if isinstance(place, Place)
         }
         self._segments: list[Any] = []
-        self._undo = Undo(program)
+        self._reads = Reads(program)
         self._build()
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
@@ -77,9 +78,9 @@ class Replay(Binding):
         program = self.program
         storage = None
         self._arguments = call.tensors
-        places = self._undo.places()
+        positions = self._reads.positions()
         try:
-            if self._undo.last < 0:
+            if self._reads.last < 0:
                 self._drop()
             if self.arena_bytes:
                 storage, _ = self._be.empty(self._arena, TEMPORARY)
@@ -91,7 +92,7 @@ class Replay(Binding):
                 segment()
             results = self._results()
         except ValueChanged:
-            self._undo.restore(places)
+            put_back(positions)
             for value in self._moving:
                 if value.is_gradient:  # it is not added to
                     self._tensor(value.tensor)._grad._storage.version -= 1
@@ -145,7 +146,7 @@ class Replay(Binding):
                 rows.append(self._bound_row(entry))
                 gone = [v.number for v in own if v.kind == ARENA and self._ends[v.number] == k]
                 rows += [(self._release, [gone])] if gone else []
-                rows += [(self._drop, [])] if k == self._undo.last else []
+                rows += [(self._drop, [])] if k == self._reads.last else []
             elif isinstance(entry, Draw):
                 sites = self._draw_sites.setdefault(draws, [])
                 rows.append((_draw, [entry.generator, entry.words, sites]))

@@ -20,6 +20,7 @@ from ..autograd.node import attach
 from ..interop.pytree import tree_unflatten
 from ..memory.ledger import SAVED, TEMPORARY
 from ..modes import local, run_kernel
+from ..random.generator import positions_of, put_back
 from ..tensor import Tensor, wrap
 from .arena import plan_offsets
 from .binding import OWN, Binding, Call, run_rows, values_of
@@ -39,7 +40,7 @@ from .program import (
 )
 from .replay import reads_of
 from .replayed_backward import ForwardPass, ReplayedBackward
-from .value_reads import Undo, ValueChanged
+from .value_reads import Reads, ValueChanged
 
 # Sites point to one call's memory at a time: threads that share a model run their forward and
 # backward one after the other.
@@ -88,7 +89,7 @@ class SplitReplay(Binding):
         ]  # fmt: skip
         self._given = [v for v in program.values if v.kind == GIVEN]
         self._pass: Any = None
-        self._undo = Undo(program)
+        self._reads = Reads(program)
         self._arriving: dict[int, Tensor] = {}  # gradients that arrive, by their value
         self._forward: list[Call] = []
         for value in program.values:
@@ -161,7 +162,7 @@ class SplitReplay(Binding):
         left = self._pass = ForwardPass(call)
         self._storages = left.storages
         block = None
-        places = self._undo.places()
+        positions = self._reads.positions()
         try:
             block = self._blocks[0].take(TEMPORARY)
             left.block = self._blocks[1].take(SAVED)
@@ -178,7 +179,7 @@ class SplitReplay(Binding):
                     del left.storages[number]
             left.versions = {n: left.storages[n].version for n in left.storages}
         except ValueChanged:
-            self._undo.restore(places)
+            put_back(positions)
             raise
         except BaseException:
             self._count_writes(program.entries[: self._at])
@@ -311,7 +312,7 @@ class SplitReplay(Binding):
         state, autocast = local.state, local.state.autocast
         entries = [e for e in self.program.entries if isinstance(e, Draw)]
         generators = [e.generator for e in entries]
-        places = [(g, g._seed, g._offset) for g in generators]
+        positions = positions_of(generators)
         values = [self.program.values[n].tensor for n in self._writes]
         count = self.program.argument_count
         written = [left.call.tensors[k] if k < count else self.program.tensors[k] for k in values]
@@ -323,8 +324,7 @@ class SplitReplay(Binding):
             yield
         finally:
             state.autocast = autocast
-            for g, seed, offset in places:
-                g._seed, g._offset = seed, offset
+            put_back(positions)
             for t, array, version in bits:
                 np.copyto(t._array, array)
                 t._storage.version = version

@@ -1,21 +1,21 @@
-"""Numbers that Python reads in a recorded call: a replay goes on only if they are as they were.
+"""Numbers that Python reads in a recorded call: a replay goes on only if they are the same.
 
 What the program does after ``if mask.any():`` depends on the number. So the read is a row of the
-recording, which compares. If the number is another, the replay ends there and everything is put
-back: nobody has seen anything of it. That is possible as long as nothing outside of the call was
-written, so a number that is read later ends the recording.
+recording, which compares. If the number differs, the replay stops there and is undone: nobody has
+seen anything of it. That is possible as long as it has not written outside of the call. So a number
+that is read after such a write ends the recording.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from ..random.generator import Position, positions_of
 from .program import OUTSIDE, Draw, Row, StepProgram
 
 
 class ValueChanged(Exception):
-    """A number that Python has read in the recorded call is another now."""
+    """A number that Python read in the recorded call has changed."""
 
 
 def compare_value(array: Any, expected: Any) -> None:
@@ -43,11 +43,14 @@ def may_be_undone(program: StepProgram) -> bool:
     return True
 
 
-class Undo:
-    """Puts generators back to where they were when a replay began.
+class Reads:
+    """Where a program reads its last number, and what it draws from before that.
 
     Args:
-        program: What is replayed.
+        program: The recording.
+
+    Attributes:
+        last: The entry of the last number that is read; -1 if there is none.
     """
 
     def __init__(self, program: StepProgram) -> None:
@@ -58,12 +61,6 @@ class Undo:
             {id(e.generator): e.generator for e in before if isinstance(e, Draw)}.values()
         )
 
-    def places(self) -> list[tuple[Any, Any, Any]]:
-        """Return where the generators are."""
-        return [(g, g._seed, g._offset) for g in self._generators]
-
-    @staticmethod
-    def restore(places: Iterable[tuple[Any, Any, Any]]) -> None:
-        """Put them back."""
-        for g, seed, offset in places:
-            g._seed, g._offset = seed, offset
+    def positions(self) -> list[Position]:
+        """Return where these generators are, before a replay that may have to be undone."""
+        return positions_of(self._generators)

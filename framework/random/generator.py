@@ -151,6 +151,20 @@ class Generator:
         return f"<Generator on {self.device}: seed {self._seed}, offset {self._offset}>"
 
 
+Position = tuple[Generator, int, int]
+
+
+def positions_of(generators: Iterable[Generator]) -> list[Position]:
+    """Return where each generator is in its stream, for :func:`put_back`."""
+    return [(g, g._seed, g._offset) for g in generators]
+
+
+def put_back(positions: Iterable[Position]) -> None:
+    """Put generators back to where they were."""
+    for g, seed, offset in positions:
+        g._seed, g._offset = seed, offset
+
+
 def _device(d: Any) -> device:
     return device(d)
 

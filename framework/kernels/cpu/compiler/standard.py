@@ -83,6 +83,8 @@ random.philox _polar32 f4:1C,f4:1C,u8s,u8s -
 random.philox _uniform32 f4:1C,u8s,u8s,u8s,f4s -
 recurrent gru f4:2C,f4:2C,f4:2F,f4:1C,f4:2C contract
 recurrent gru_grad f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C contract
+recurrent lstm f4:2C,f4:2F,f4:1C,f4:2C,f4:2C,f4:2C contract
+recurrent lstm_grad f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C contract
 recurrent_sequence backward f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,i8,b1,i8,i8 contract
 recurrent_sequence forward f4:3C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,b1,i8,i8 contract
 recurrent_sequence pack f4:1C,f4:1C,i8,i8,b1 -
