@@ -20,7 +20,7 @@ DECORATORS = [
 ]  # fmt: skip
 EXCEPTIONS = {
     "Python and its libraries look for these names": (
-        "__instancecheck__", "__signature__", "_missing_", "persistent_load", "readable",
+        "__instancecheck__", "__signature__", "_missing_", "persistent_load",
     ),
     "Numba and LLVM call or read these": (
         "load_overload", "save_overload", "no_cfunc_wrapper", "no_compile",
