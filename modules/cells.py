@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 from ..framework.ops.creation.fill import empty
-from ..framework.ops.recurrent.gru import gru_sequence
-from ..framework.ops.recurrent.lstm import lstm_sequence
-from ..framework.ops.recurrent.rnn import rnn_sequence
+from ..framework.ops.recurrent.gru import _gru
+from ..framework.ops.recurrent.lstm import _lstm
+from ..framework.ops.recurrent.rnn import _rnn
 from ..framework.tensor import Tensor
 from . import init
 from .module import Module
@@ -95,7 +95,7 @@ class RNNCellBase(Module):
                 )
         biases = (self.bias_ih, self.bias_hh)
         runs = ((1, input.shape[0]),)
-        extra = (None,) if run is lstm_sequence else ()
+        extra = (None,) if run is _lstm else ()
         out, *finals = run(
             input, self.weight_ih, self.weight_hh, *biases, *extra, *states, runs=runs,
             reverse=False, **options,
@@ -150,7 +150,7 @@ class RNNCell(RNNCellBase):
         if self.nonlinearity not in ("tanh", "relu"):
             raise RuntimeError(f"Unknown nonlinearity: {self.nonlinearity}. Pass 'tanh' or 'relu'.")
         squash = self.nonlinearity == "tanh"
-        out: Tensor = self._step(rnn_sequence, input, (hx,), squash=squash)[0]
+        out: Tensor = self._step(_rnn, input, (hx,), squash=squash)[0]
         return out
 
 
@@ -178,7 +178,7 @@ class GRUCell(RNNCellBase):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the new hidden state; see :meth:`RNNCell.forward`."""
         self._check(input, (hx,), ("hidden",))
-        out: Tensor = self._step(gru_sequence, input, (hx,))[0]
+        out: Tensor = self._step(_gru, input, (hx,))[0]
         return out
 
 
@@ -217,5 +217,5 @@ class LSTMCell(RNNCellBase):
         """
         states = state_pair("LSTMCell", hx)
         self._check(input, states, ("hx[0]", "hx[1]"))
-        h, c = self._step(lstm_sequence, input, states)
+        h, c = self._step(_lstm, input, states)
         return h, c

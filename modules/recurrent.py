@@ -16,9 +16,9 @@ from typing import Any
 from ..framework.modes import local
 from ..framework.ops.creation.fill import empty
 from ..framework.ops.manipulation.cat import cat, stack
-from ..framework.ops.recurrent.gru import gru_sequence
-from ..framework.ops.recurrent.lstm import lstm_sequence
-from ..framework.ops.recurrent.rnn import rnn_sequence
+from ..framework.ops.recurrent.gru import _gru
+from ..framework.ops.recurrent.lstm import _lstm
+from ..framework.ops.recurrent.rnn import _rnn
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init
@@ -368,7 +368,7 @@ class RNN(RNNBase):
 
     def _direction(self, x: Tensor, weights: Any, states: Any, runs: Any, reverse: bool) -> Any:
         squash = self.mode == "RNN_TANH"
-        return rnn_sequence(x, *weights[:4], *states, runs=runs, reverse=reverse, squash=squash)
+        return _rnn(x, *weights[:4], *states, runs=runs, reverse=reverse, squash=squash)
 
 
 class GRU(RNNBase):
@@ -390,7 +390,7 @@ class GRU(RNNBase):
         return out, finals[0]
 
     def _direction(self, x: Tensor, weights: Any, states: Any, runs: Any, reverse: bool) -> Any:
-        return gru_sequence(x, *weights[:4], *states, runs=runs, reverse=reverse)
+        return _gru(x, *weights[:4], *states, runs=runs, reverse=reverse)
 
 
 class LSTM(RNNBase):
@@ -429,4 +429,4 @@ class LSTM(RNNBase):
         return out, (h, c)
 
     def _direction(self, x: Tensor, weights: Any, states: Any, runs: Any, reverse: bool) -> Any:
-        return lstm_sequence(x, *weights, *states, runs=runs, reverse=reverse)
+        return _lstm(x, *weights, *states, runs=runs, reverse=reverse)

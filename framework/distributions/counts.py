@@ -14,7 +14,7 @@ from ..spec import Size
 from ..tensor import Tensor
 from . import constraints
 from .distribution import Distribution, ExponentialFamily
-from .draws import binomial, place_for
+from .draws import _binomial, place_for
 from .gamma import Gamma
 from .parameters import (
     batch_shape_of,
@@ -113,7 +113,7 @@ class Binomial(_OfTrials):
         with no_grad():
             count = self.total_count.detach().expand(shape)
             return cast(
-                Tensor, binomial(count, self.probs.detach().expand(shape), place_for(count))
+                Tensor, _binomial(count, self.probs.detach().expand(shape), place_for(count))
             )
 
     def log_prob(self, value: Tensor) -> Tensor:

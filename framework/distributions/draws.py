@@ -70,8 +70,8 @@ def _shapes(make: Any) -> Any:
         yield (make(*shape, low=0.3, high=3.0), Rng(3, 5)), {}
 
 
-@op(name="_standard_gamma", adopt=True, infer=_of_floats("standard_gamma"), samples=_shapes)
-def standard_gamma(xp: Any, concentration: Any, rng: Any) -> Any:
+@op(adopt=True, infer=_of_floats("standard_gamma"), samples=_shapes)
+def _standard_gamma(xp: Any, concentration: Any, rng: Any) -> Any:
     """Draw from gamma distributions of rate 1 with the shape parameter in each element.
 
     Never below the least normal number of the dtype, so that the logarithm is finite.
@@ -83,8 +83,8 @@ def standard_gamma(xp: Any, concentration: Any, rng: Any) -> Any:
     return xp.asarray(found.astype(concentration.dtype))
 
 
-@op(name="_sample_dirichlet", adopt=True, infer=_of_floats("dirichlet"), samples=_shapes)
-def sample_dirichlet(xp: Any, concentration: Any, rng: Any) -> Any:
+@op(adopt=True, infer=_of_floats("dirichlet"), samples=_shapes)
+def _sample_dirichlet(xp: Any, concentration: Any, rng: Any) -> Any:
     """Draw from Dirichlet distributions: gamma variables over their sum, along the last axis.
 
     Divided as logarithms, so that small concentrations do not end in 0 / 0. Never 0 or 1.
@@ -116,8 +116,8 @@ def _binomial_infer(count: Spec, prob: Spec, rng: Any) -> Spec:
     return _of_floats("binomial")(count)
 
 
-@op(name="_binomial", adopt=True, half="exact", infer=_binomial_infer, samples=_counts)
-def binomial(xp: Any, count: Any, prob: Any, rng: Any) -> Any:
+@op(adopt=True, half="exact", infer=_binomial_infer, samples=_counts)
+def _binomial(xp: Any, count: Any, prob: Any, rng: Any) -> Any:
     """Draw the number of successes in ``count`` trials of probability ``prob``."""
     n, p = on_host(xp, count), on_host(xp, prob)
     if not (n >= 0).all() or not ((p >= 0) & (p <= 1)).all():
@@ -129,8 +129,8 @@ def binomial(xp: Any, count: Any, prob: Any, rng: Any) -> Any:
     return xp.asarray(found.astype(count.dtype))
 
 
-@op(name="_von_mises", adopt=True, infer=_of_floats("von_mises"), samples=_shapes)
-def von_mises(xp: Any, concentration: Any, rng: Any) -> Any:
+@op(adopt=True, infer=_of_floats("von_mises"), samples=_shapes)
+def _von_mises(xp: Any, concentration: Any, rng: Any) -> Any:
     """Draw angles around 0, in [-pi, pi], of von Mises distributions.
 
     Source:

@@ -17,7 +17,7 @@ from ..ops.registry import op
 from ..random.generator import Generator
 from ..spec import Spec
 from ..tensor import Tensor
-from .draws import on_host, place_for, sample_dirichlet, standard_gamma
+from .draws import _sample_dirichlet, _standard_gamma, on_host, place_for
 from .quadrature import beta_integrals, gamma_integrals, in_tiles
 
 
@@ -66,16 +66,16 @@ def _gamma_pairs(make: Any) -> Any:
         yield (make(*shape, low=0.3, high=3.0), make(*shape, low=0.3, high=3.0)), {}
 
 
-@op(name="_standard_gamma_grad", adopt=True, infer=_alike, samples=_gamma_pairs)
-def _gamma_velocity(xp: Any, concentration: Any, sample: Any) -> Any:
+@op(adopt=True, infer=_alike, samples=_gamma_pairs)
+def _standard_gamma_grad(xp: Any, concentration: Any, sample: Any) -> Any:
     """Derivative of a gamma variable of rate 1 by its shape parameter, at a fixed quantile."""
     given = on_host(xp, concentration), on_host(xp, sample)
     (found,) = in_tiles(partial(gamma_integrals, second=False), 1, *given)
     return _back(xp, -found, concentration)
 
 
-@op(name="_standard_gamma_grad2", adopt=True, infer=_alike, samples=_gamma_pairs)
-def _gamma_curvature(xp: Any, concentration: Any, sample: Any) -> Any:
+@op(adopt=True, infer=_alike, samples=_gamma_pairs)
+def _standard_gamma_grad2(xp: Any, concentration: Any, sample: Any) -> Any:
     """Second derivative of the gamma distribution function by its shape, over the density."""
     given = on_host(xp, concentration), on_host(xp, sample)
     return _back(xp, in_tiles(gamma_integrals, 2, *given)[1], concentration)
@@ -84,7 +84,7 @@ def _gamma_curvature(xp: Any, concentration: Any, sample: Any) -> Any:
 class _GammaVelocity(Function):
     @staticmethod
     def forward(ctx: Any, concentration: Tensor, sample: Tensor) -> Tensor:
-        found = _gamma_velocity(concentration, sample)
+        found = _standard_gamma_grad(concentration, sample)
         ctx.save_for_backward(concentration, sample, found)
         return found
 
@@ -96,7 +96,7 @@ class _GammaVelocity(Function):
         with no_grad():
             drift = x.log() - a.digamma()
             if needs[0]:
-                by_a = -g * (_gamma_curvature(a, x) + v * drift)
+                by_a = -g * (_standard_gamma_grad2(a, x) + v * drift)
             if needs[1]:
                 by_x = -g * (drift + v * ((a - 1) / x - 1))
         return _last([by_a, by_x], g, a, x)
@@ -130,17 +130,17 @@ def _beta(xp: Any, x: Any, concentration: Any, total: Any, second: bool) -> list
     return in_tiles(partial(beta_integrals, second=second), 3 if second else 1, *given)
 
 
-@op(name="_dirichlet_grad", adopt=True, infer=_alike, samples=_beta_triples)
-def _beta_velocity(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
+@op(adopt=True, infer=_alike, samples=_beta_triples)
+def _dirichlet_grad(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
     """Derivative of a beta variable by its first parameter at a fixed quantile, over ``1 - x``."""
     return _back(xp, -_beta(xp, x, concentration, total, False)[0], x)
 
 
 @op(
-    name="_dirichlet_grad2", returns=("twice", "mixed"), adopt=True,
+    returns=("twice", "mixed"), adopt=True,
     infer=lambda *inputs: (_alike(*inputs),) * 2, samples=_beta_triples,
 )  # fmt: skip
-def _beta_curvature(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
+def _dirichlet_grad2(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
     """Second derivatives of the beta distribution function, over the density and ``1 - x``.
 
     By ``a`` twice, and by ``a`` and ``b``, with ``a = concentration`` and ``b = total - a``.
@@ -152,7 +152,7 @@ def _beta_curvature(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
 class _BetaVelocity(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, concentration: Tensor, total: Tensor) -> Tensor:
-        found = _beta_velocity(x, concentration, total)
+        found = _dirichlet_grad(x, concentration, total)
         ctx.save_for_backward(x, concentration, total, found)
         return found
 
@@ -167,7 +167,7 @@ class _BetaVelocity(Function):
             if needs[0]:
                 by_x = -g * (drift_a / rest + u * ((a - 1) / x - b / rest))
             if needs[1] or needs[2]:
-                twice, mixed = _beta_curvature(x, a, total)
+                twice, mixed = _dirichlet_grad2(x, a, total)
                 by_b = mixed + u * ((-x).log1p() - b.digamma() + total.digamma())
                 by_total = -g * by_b
                 by_a = -g * (twice + u * drift_a - by_b)
@@ -193,7 +193,7 @@ def dirichlet_grad(x: Tensor, concentration: Tensor, total: Tensor) -> Tensor:
 class _StandardGamma(Function):
     @staticmethod
     def forward(ctx: Any, concentration: Tensor, generator: Generator | None) -> Tensor:
-        found = standard_gamma(concentration, place_for(concentration, generator))
+        found = _standard_gamma(concentration, place_for(concentration, generator))
         ctx.save_for_backward(concentration, found)
         return found
 
@@ -209,7 +209,7 @@ class _Dirichlet(Function):
 
     @staticmethod
     def forward(ctx: Any, concentration: Tensor, generator: Generator | None) -> Tensor:
-        found = sample_dirichlet(concentration, place_for(concentration, generator))
+        found = _sample_dirichlet(concentration, place_for(concentration, generator))
         ctx.save_for_backward(concentration, found)
         return found
 

@@ -11,7 +11,7 @@ from ..ops.elementwise.special import i0e, i1e
 from ..tensor import Tensor
 from . import constraints
 from .distribution import Distribution
-from .draws import place_for, von_mises
+from .draws import _von_mises, place_for
 from .parameters import broadcast_all
 
 
@@ -48,7 +48,7 @@ class VonMises(Distribution):
         shape = self._extended_shape(sample_shape)
         with no_grad():
             concentration = self.concentration.detach().expand(shape)
-            around = von_mises(concentration, place_for(concentration))
+            around = _von_mises(concentration, place_for(concentration))
             return cast(Tensor, (around + self.loc + math.pi) % (2 * math.pi) - math.pi)
 
     @property

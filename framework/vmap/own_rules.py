@@ -13,12 +13,12 @@ from typing import Any
 from ..autograd.engine import ones_of, zeros_of
 from ..dtypes import int64
 from ..ops.attention.sdpa import ROWS, ROWS_FIRST
-from ..ops.conversion.copy import copy as copied
-from ..ops.convolution.primitives import conv, conv_input_grad, conv_weight_grad
+from ..ops.conversion.copy import _copy as copied
+from ..ops.convolution.primitives import _conv, _conv_input_grad, _conv_weight_grad
 from ..ops.creation.ranges import arange
-from ..ops.embedding.embedding import lookup, row_sums
-from ..ops.indexing.index_put import index_accumulate, index_assign, index_elements, index_sum
-from ..ops.indexing.where import where_select
+from ..ops.embedding.embedding import _embedding, _embedding_grad
+from ..ops.indexing.index_put import _index, _index_put, _index_put_add, _index_sum
+from ..ops.indexing.where import _where
 from ..ops.linalg.linear import linear
 from ..ops.linalg.matmul import matmul
 from ..ops.manipulation.cat import cat
@@ -106,10 +106,10 @@ def _(call: Any) -> Any:
     if not prod(call.sizes):
         return NotImplemented
     if call.unbatched(1):
-        out = conv(input, weight, None, **call.attributes)
+        out = _conv(input, weight, None, **call.attributes)
     else:
         planes = _as_channels(input, call, input.shape[0])
-        out = _from_channels(conv(planes, _as_filters(weight, call), None, **_grouped(call)), call)
+        out = _from_channels(_conv(planes, _as_filters(weight, call), None, **_grouped(call)), call)
     if bias is not None:
         out = out + bias.view((-1, *(1,) * (input.ndim - 2)))
     return out
@@ -123,7 +123,7 @@ def _(call: Any) -> Any:
     if not prod(call.sizes):
         return NotImplemented
     planes = _as_channels(grad, call, grad.shape[0])
-    made = conv_input_grad(planes, _as_filters(weight, call), **_grouped(call))
+    made = _conv_input_grad(planes, _as_filters(weight, call), **_grouped(call))
     return _from_channels(made, call)
 
 
@@ -132,7 +132,7 @@ def _(call: Any) -> Any:
     input, grad = call.inputs
     if not prod(call.sizes):
         return NotImplemented
-    made = conv_weight_grad(
+    made = _conv_weight_grad(
         _as_channels(input, call, input.shape[0]),
         _as_channels(grad, call, grad.shape[0]),
         **_grouped(call),
@@ -291,7 +291,7 @@ def _(call: Any) -> Any:
     if call.unbatched(1):
         return call.run([call.front(0), index], {"dims": dims, "at": at + lead})
     every, dims = _index_of_all(call, index)
-    found = index_elements(real(input, call.levels), every, dims, 0)
+    found = _index(real(input, call.levels), every, dims, 0)
     return call.seen(_moved(found, lead, index.ndim - 1, at))
 
 
@@ -322,8 +322,8 @@ def _put(put: Any) -> Any:
     return rule
 
 
-own("_index_put")(_put(index_assign))
-own("_index_put_add")(_put(index_accumulate))
+own("_index_put")(_put(_index_put))
+own("_index_put_add")(_put(_index_put_add))
 
 
 @own("_embedding")
@@ -335,7 +335,7 @@ def _(call: Any) -> Any:
         return NotImplemented
     rows, features = weight.shape
     table = real(weight, call.levels).reshape((prod(call.sizes) * rows, features))
-    return call.seen(lookup(table, _shifted(call, index, rows), None))
+    return call.seen(_embedding(table, _shifted(call, index, rows), None))
 
 
 @own("_embedding_grad")
@@ -347,7 +347,9 @@ def _(call: Any) -> Any:
     count = prod(call.sizes)
     if not count:
         return NotImplemented
-    found = row_sums(real(grad, call.levels), _shifted(call, index, rows), count * rows, None)
+    found = _embedding_grad(
+        real(grad, call.levels), _shifted(call, index, rows), count * rows, None
+    )
     return call.seen(found)
 
 
@@ -373,7 +375,7 @@ def _(call: Any) -> Any:
     if at and count:
         source = tuple(range(lead + at, lead + at + count))
         g = g.movedim(source, tuple([k - at for k in source]))
-    return batched(index_sum(g, every, shape, dims, 0), call.levels)
+    return batched(_index_sum(g, every, shape, dims, 0), call.levels)
 
 
 @own("_searchsorted")
@@ -442,7 +444,7 @@ def _(call: Any) -> Any:
     ones = ones_of(call.specs[0])
     inside, outside = call.attributes["inside"], call.attributes["outside"]
     mask = call.op.function(ones, bitmask, inside=1.0, outside=0.0) != 0
-    return where_select(mask, grad * inside, grad * outside)
+    return _where(mask, grad * inside, grad * outside)
 
 
 @own("_sign_by_masks")
@@ -466,7 +468,7 @@ def _(call: Any) -> Any:
 def _(call: Any) -> Any:
     input, mask, value = call.inputs
     if isinstance(value, Tensor) and not call.unbatched(2):
-        return where_select(mask, value.to(input.dtype), input)
+        return _where(mask, value.to(input.dtype), input)
     ndim = max(input.ndim, mask.ndim)
     return call.run([call.front(0, ndim), call.front(1, ndim), value])
 
@@ -488,7 +490,7 @@ def _(call: Any) -> Any:
         if not arrays[-1].ndim:
             return call.run([*[call.front(k, 1) for k in range(len(arrays))], weight])
         return call.run([*[call.rows(k) for k in range(len(arrays))], weight])
-    return where_select(arrays[-1] > 0, arrays[0], arrays[0] * weight)
+    return _where(arrays[-1] > 0, arrays[0], arrays[0] * weight)
 
 
 @own("_bce_with_pos_weight", "_bce_with_pos_weight_backward")

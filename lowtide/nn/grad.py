@@ -7,8 +7,8 @@ from collections.abc import Sequence as _Sequence
 from typing import Any
 
 from lowtide.framework.ops.convolution.functional import several as _several
-from lowtide.framework.ops.convolution.primitives import conv_input_grad as _conv_input_grad
-from lowtide.framework.ops.convolution.primitives import conv_weight_grad as _conv_weight_grad
+from lowtide.framework.ops.convolution.primitives import _conv_input_grad as _conv_input_grad
+from lowtide.framework.ops.convolution.primitives import _conv_weight_grad as _conv_weight_grad
 
 
 def _geometry(name: str, nd: int, stride: Any, padding: Any, dilation: Any) -> tuple[Any, ...]:

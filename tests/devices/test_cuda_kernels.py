@@ -487,7 +487,7 @@ def test_signs_by_masks_of_any_length(count: int) -> None:
     for given in (g, g[:1]):
 
         def run(given: Any, *masks: Any) -> Any:
-            return bitmask.sign_by_masks(given.expand(count), *masks)
+            return bitmask._sign_by_masks(given.expand(count), *masks)
 
         for a, b in zip(*on_both(run, given, above, apart), strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)

@@ -136,13 +136,13 @@ came = 0
 try:
     gun.start()
     loop("gelu", approximate="none")(out, x)
-    loop("silu")(out, x)
+    loop("_silu")(out, x)
     gun.join()
     time.sleep(0.01)
 except KeyboardInterrupt:
     came = 1
 gun.join()
-for name, right in (("gelu", 0.8413447), ("silu", 0.7310586), ("softplus", 1.3132617)):
+for name, right in (("gelu", 0.8413447), ("_silu", 0.7310586), ("softplus", 1.3132617)):
     attributes = {"gelu": {"approximate": "none"}, "softplus": {"beta": 1.0, "threshold": 20.0}}
     more = (1.0, 20.0) if name == "softplus" else ()
     loop(name, **attributes.get(name, {}))(out, x, *more)

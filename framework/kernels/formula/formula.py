@@ -1,8 +1,8 @@
 """Formulas: scalar functions that are ops of arrays on every device.
 
-    @op(name="silu", infer=floating("silu"), flops=per_element(13), samples=singles)
+    @op(infer=floating("silu"), flops=per_element(13), samples=singles)
     @formula
-    def silu_of(input):
+    def _silu(input):
         '''Apply ``input * sigmoid(input)``. Keeps ``input`` for backward.'''
         return input / (1 + exp(-input))
 

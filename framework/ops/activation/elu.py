@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import expm1_of_negative, maximum, minimum
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import per_element, singles
 from .relu import floating, gradient_infer, need_float
@@ -24,9 +24,9 @@ def _elus(make):
     yield (make(2, 3),), {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}
 
 
-@op(name="_elu", infer=floating("elu"), flops=per_element(12), inplace="_elu_", samples=_elus)
+@op(infer=floating("elu"), flops=per_element(12), inplace="_elu_", samples=_elus)
 @formula
-def scaled_elu(input, *, alpha, scale, input_scale):
+def _elu(input, *, alpha, scale, input_scale):
     """``scale * (max(x, 0) + alpha * expm1(input_scale * min(x, 0)))``. Keeps the result."""
     below = expm1_of_negative(minimum(input, 0) * input_scale) * (alpha * scale)
     return maximum(input, 0) * scale + below
@@ -39,26 +39,26 @@ def _slope_samples(make):
         yield pair, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}
 
 
-@op(name="_elu_backward", infer=gradient_infer(), flops=per_element(4), samples=_slope_samples)
+@op(infer=gradient_infer(), flops=per_element(4), samples=_slope_samples)
 @formula
-def elu_slope(grad, result, *, alpha, scale, input_scale):
+def _elu_backward(grad, result, *, alpha, scale, input_scale):
     """Backward of elu: ``grad`` times the derivative, computed from the result."""
     return grad * scale if result > 0 else (result + alpha * scale) * input_scale * grad
 
 
-@scaled_elu.vjp("input")
+@_elu.vjp("input")
 def _(g, out, alpha, scale, input_scale):
-    return elu_slope(g, out, alpha, scale, input_scale)
+    return _elu_backward(g, out, alpha, scale, input_scale)
 
 
-@elu_slope.vjp("grad")
+@_elu_backward.vjp("grad")
 def _(g, result, alpha, scale, input_scale):
-    return elu_slope(g, result, alpha, scale, input_scale)
+    return _elu_backward(g, result, alpha, scale, input_scale)
 
 
-@elu_slope.vjp("result")
+@_elu_backward.vjp("result")
 def _(g, grad, result, input_scale):
-    return where_select(result < 0, g * grad * input_scale, 0)
+    return _where(result < 0, g * grad * input_scale, 0)
 
 
 def _elu_with(input, inplace, alpha, scale, input_scale):
@@ -66,11 +66,11 @@ def _elu_with(input, inplace, alpha, scale, input_scale):
     if not alpha < 0:
         if inplace:
             return input._elu_(alpha, scale, input_scale)
-        return scaled_elu(input, alpha, scale, input_scale)
+        return _elu(input, alpha, scale, input_scale)
     need_float("elu", input)
     x = input.clone() if inplace else input
     below = (x.clamp(max=0) * input_scale).expm1() * (alpha * scale)
-    out = where_select(x > 0, x * scale, below)
+    out = _where(x > 0, x * scale, below)
     return input.copy_(out) if inplace else out
 
 

@@ -16,7 +16,7 @@ from ...kernels.formula.functions import (
 from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.bitmask import HIDDEN
 from ..elementwise.unary import sigmoid, tanh
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import per_element, singles
 from .relu import floating, gradient_infer, gradient_samples, need_float
@@ -24,9 +24,9 @@ from .relu import floating, gradient_infer, gradient_samples, need_float
 # Smooth gates
 
 
-@op(name="silu", **HIDDEN, infer=floating("silu"), flops=per_element(13), samples=singles)
+@op(infer=floating("silu"), flops=per_element(13), samples=singles)
 @formula
-def silu_of(input):
+def _silu(input):
     """Apply ``input * sigmoid(input)``. Keeps ``input`` for backward."""
     return input / (1 + exp(-input))
 
@@ -36,21 +36,21 @@ def _gradients(make):
     yield (make(0, 2), make(0, 2)), {}
 
 
-@op(name="_silu_backward", infer=gradient_infer(), flops=per_element(17), samples=_gradients)
+@op(infer=gradient_infer(), flops=per_element(17), samples=_gradients)
 @formula
-def silu_slope(grad, input):
+def _silu_backward(grad, input):
     """``grad * s * (1 + input * (1 - s))`` with ``s = sigmoid(input)``."""
     s = 1 / (1 + exp(-input))
     return ((1 - s) * input + 1) * s * grad
 
 
-@silu_of.vjp("input")
-@silu_slope.vjp("grad")
+@_silu.vjp("input")
+@_silu_backward.vjp("grad")
 def _(g, input):
-    return silu_slope(g, input)
+    return _silu_backward(g, input)
 
 
-@silu_slope.vjp("input")
+@_silu_backward.vjp("input")
 def _(g, grad, input):
     s = sigmoid(input)
     return g * grad * (s * (1 - s) * ((1 - s * 2) * input + 2))
@@ -79,7 +79,7 @@ def _gelu_infer(input, *, approximate):
 
 
 @op(
-    name="gelu", **HIDDEN, infer=_gelu_infer, flops=per_element(20),
+    **HIDDEN, infer=_gelu_infer, flops=per_element(20),
     samples=_gelu_attributes(singles),
 )  # fmt: skip
 @formula
@@ -103,11 +103,11 @@ def gelu(input, *, approximate="none"):
 
 
 @op(
-    name="_gelu_backward", infer=gradient_infer(), flops=per_element(35),
+    infer=gradient_infer(), flops=per_element(35),
     samples=_gelu_attributes(_gradients),
 )  # fmt: skip
 @formula
-def gelu_slope(grad, input, *, approximate):
+def _gelu_backward(grad, input, *, approximate):
     """Backward of gelu: ``grad`` times its derivative."""
     if approximate == "tanh":
         u = (input * input * (K0 * K1) + K0) * input
@@ -119,12 +119,12 @@ def gelu_slope(grad, input, *, approximate):
 
 
 @gelu.vjp("input")
-@gelu_slope.vjp("grad")
+@_gelu_backward.vjp("grad")
 def _(g, input, approximate):
-    return gelu_slope(g, input, approximate=approximate)
+    return _gelu_backward(g, input, approximate=approximate)
 
 
-@gelu_slope.vjp("input")
+@_gelu_backward.vjp("input")
 def _(g, grad, input, approximate):
     return g * grad * _gelu_curvature(input, approximate)
 
@@ -146,22 +146,22 @@ def silu(input, inplace=False):
         Keeps ``input``.
     """
     if inplace:  # backward wants the value that is about to go
-        return input.copy_(silu_of(input.clone() if input.requires_grad else input))
-    return silu_of(input)
+        return input.copy_(_silu(input.clone() if input.requires_grad else input))
+    return _silu(input)
 
 
-@op(name="_mish", infer=floating("mish"), flops=per_element(30), samples=singles)
+@op(infer=floating("mish"), flops=per_element(30), samples=singles)
 @formula
-def mish_of(input):
+def _mish(input):
     """``input * tanh(log(1 + exp(input)))``; with ``n = e (e + 2)`` that is ``n / (n + 2)``."""
     e = exp(minimum(input, 20))  # where the tangent is 1
     n = e * (e + 2)
     return n / (n + 2) * input
 
 
-@op(name="_mish_backward", infer=gradient_infer(), flops=per_element(25), samples=gradient_samples)
+@op(infer=gradient_infer(), flops=per_element(25), samples=gradient_samples)
 @formula
-def mish_slope(grad, input):
+def _mish_backward(grad, input):
     """Backward of mish: ``grad`` times its derivative.
 
     With ``e = exp(x)``, ``n = e (e + 2)`` it is ``n / (n + 2) + 4 x e (e + 1) / (n + 2)^2``.
@@ -173,13 +173,13 @@ def mish_slope(grad, input):
     return (n * d + near * (4 * e * (e + 1) * d * d)) * grad
 
 
-@mish_of.vjp("input")
-@mish_slope.vjp("grad")
+@_mish.vjp("input")
+@_mish_backward.vjp("grad")
 def _(g, input):
-    return mish_slope(g, input)
+    return _mish_backward(g, input)
 
 
-@mish_slope.vjp("input")
+@_mish_backward.vjp("input")
 def _(g, grad, input):
     s, t = sigmoid(input), tanh(softplus(input))
     return g * grad * ((1 - t * t) * s * (2 + input * (1 - s - s * t * 2)))
@@ -193,8 +193,8 @@ def mish(input, inplace=False):
         Keeps ``input``.
     """
     if inplace:  # backward wants the value that is about to go
-        return input.copy_(mish_of(input.clone() if input.requires_grad else input))
-    return mish_of(input)
+        return input.copy_(_mish(input.clone() if input.requires_grad else input))
+    return _mish(input)
 
 
 def _softpluses(make):
@@ -204,7 +204,7 @@ def _softpluses(make):
 
 
 @op(
-    name="softplus", **HIDDEN, infer=floating("softplus"), flops=per_element(20),
+    **HIDDEN, infer=floating("softplus"), flops=per_element(20),
     samples=_softpluses, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 @formula
@@ -226,31 +226,31 @@ def _softplus_gradients(make):
 
 
 @op(
-    name="_softplus_backward", infer=gradient_infer(), flops=per_element(14),
+    infer=gradient_infer(), flops=per_element(14),
     samples=_softplus_gradients,
 )  # fmt: skip
 @formula
-def softplus_slope(grad, input, *, beta, threshold):
+def _softplus_backward(grad, input, *, beta, threshold):
     """``grad * sigmoid(beta * input)``; ``grad`` where beta * input > threshold."""
     v = input * beta
     return grad if v > threshold else grad / (1 + exp(-v))
 
 
 @softplus.vjp("input")
-@softplus_slope.vjp("grad")
+@_softplus_backward.vjp("grad")
 def _(g, input, beta, threshold):
-    return softplus_slope(g, input, beta, threshold)
+    return _softplus_backward(g, input, beta, threshold)
 
 
-@softplus_slope.vjp("input")
+@_softplus_backward.vjp("input")
 def _(g, grad, input, beta, threshold):
     x = input * beta
     s = sigmoid(x)
-    return where_select(x >= threshold, 0, g * grad * (s * (1 - s) * beta))
+    return _where(x >= threshold, 0, g * grad * (s * (1 - s) * beta))
 
 
 @op(
-    name="logsigmoid", **HIDDEN, infer=floating("logsigmoid"), flops=per_element(20),
+    **HIDDEN, infer=floating("logsigmoid"), flops=per_element(20),
     samples=singles,
 )  # fmt: skip
 @formula
@@ -268,24 +268,24 @@ def _below_zero(make):
         yield (make(*shape), make(*shape, low=-4.3, high=-0.1)), {}
 
 
-@op(name="_logsigmoid_backward", infer=gradient_infer(), flops=per_element(12), samples=_below_zero)
+@op(infer=gradient_infer(), flops=per_element(12), samples=_below_zero)
 @formula
-def logsigmoid_slope(grad, result):
+def _logsigmoid_backward(grad, result):
     """``grad * (1 - exp(result))``: one minus the sigmoid."""
     return -expm1_of_negative(result) * grad
 
 
 @logsigmoid.vjp("input")
 def _(g, out):
-    return logsigmoid_slope(g, out)
+    return _logsigmoid_backward(g, out)
 
 
-@logsigmoid_slope.vjp("grad")
+@_logsigmoid_backward.vjp("grad")
 def _(g, result):
-    return logsigmoid_slope(g, result)
+    return _logsigmoid_backward(g, result)
 
 
-@logsigmoid_slope.vjp("result")
+@_logsigmoid_backward.vjp("result")
 def _(g, grad, result):
     return -g * grad * result.exp()
 

@@ -10,7 +10,7 @@ from ...kernels.common.layout import contiguous, dense_or_repeated_scalar, same_
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..elementwise.unary import sigmoid
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..manipulation.cat import cat
 from ..registry import function, op
 from ..signatures import broadcast, per_element
@@ -39,15 +39,15 @@ def _glus(make):
     yield (make(0, 4),), {"dim": 1}
 
 
-@op(name="_glu", infer=_glu_infer, flops=per_element(8), samples=_glus)
-def glu_of(xp, out, input, *, dim):
+@op(infer=_glu_infer, flops=per_element(8), samples=_glus)
+def _glu(xp, out, input, *, dim):
     """The first half along ``dim`` times the sigmoid of the second."""
     value, gate = _halves(input, dim)
     sigmoid.op.plain(xp, out, gate)
     xp.multiply(out, value, out=out)
 
 
-@glu_of.kernel("cpu", when=vectorized, layout=contiguous)
+@_glu.kernel("cpu", when=vectorized, layout=contiguous)
 def _(xp, out, input, *, dim):
     _run_glu("glu", out, input, dim)
 
@@ -66,9 +66,9 @@ def _run_glu(name, out, *arrays_and_dim):
     parallel_rows(getattr(loops, name), out.size, rows, *shaped)
 
 
-@glu_of.vjp("input")
+@_glu.vjp("input")
 def _(g, input, dim):
-    return glu_slope(g, input, dim)
+    return _glu_backward(g, input, dim)
 
 
 def _glu_slope_samples(make):
@@ -77,10 +77,10 @@ def _glu_slope_samples(make):
 
 
 @op(
-    name="_glu_backward", infer=lambda grad, input, *, dim: (input, grad), scratch=("share",),
+    infer=lambda grad, input, *, dim: (input, grad), scratch=("share",),
     flops=per_element(8), samples=_glu_slope_samples,
 )  # fmt: skip
-def glu_slope(xp, out, share, grad, input, *, dim):
+def _glu_backward(xp, out, share, grad, input, *, dim):
     """Backward of glu: ``grad`` times the derivative in both halves."""
     value, gate = _halves(input, dim)
     first, second = _halves(out, dim)
@@ -91,14 +91,14 @@ def glu_slope(xp, out, share, grad, input, *, dim):
     xp.multiply(second, value, out=second)
 
 
-@glu_slope.kernel(
+@_glu_backward.kernel(
     "cpu", when=lambda grad, *_, **__: vectorized(grad), layout=contiguous, scratch=False
 )
 def _(xp, out, share, grad, input, *, dim):
     _run_glu("glu_grad", out, grad, input, dim)
 
 
-@glu_slope.vjp("grad")
+@_glu_backward.vjp("grad")
 def _(g, input, dim):
     value, gate = _halves(input, dim)
     first, second = _halves(g, dim)
@@ -106,7 +106,7 @@ def _(g, input, dim):
     return (first + second * value * (1 - share)) * share
 
 
-@glu_slope.vjp("input")
+@_glu_backward.vjp("input")
 def _(g, grad, input, dim):
     value, gate = _halves(input, dim)
     first, second = _halves(g, dim)
@@ -132,7 +132,7 @@ def glu(input, dim=-1):
         raise RuntimeError(
             f"glu: Halving dimension must be even, but dimension {dim} is size {size}. Pad it."
         )
-    return glu_of(input, dim % input.ndim)
+    return _glu(input, dim % input.ndim)
 
 
 def _prelus(make):
@@ -148,10 +148,10 @@ def _prelu_infer(input, weight):
 
 
 @op(
-    name="_prelu", infer=_prelu_infer, scratch=("low",), promote="same", flops=per_element(4),
+    infer=_prelu_infer, scratch=("low",), promote="same", flops=per_element(4),
     samples=_prelus, autocast="low",
 )  # fmt: skip
-def prelu_of(xp, out, low, input, weight):
+def _prelu(xp, out, low, input, weight):
     """``max(input, 0) + weight * min(input, 0)``."""
     xp.minimum(input, 0, out=low)
     xp.multiply(low, weight, out=low)
@@ -169,10 +169,10 @@ def _prelu_slope_infer(grad, input, weight):
 
 
 @op(
-    name="_prelu_backward", infer=_prelu_slope_infer, scratch=("above",), flops=per_element(2),
+    infer=_prelu_slope_infer, scratch=("above",), flops=per_element(2),
     samples=_prelu_gradients,
 )  # fmt: skip
-def prelu_slope(xp, out, above, grad, input, weight):
+def _prelu_backward(xp, out, above, grad, input, weight):
     """``grad`` where ``input`` is above zero, else ``weight * grad``."""
     xp.greater(input, 0, out=above)
     xp.multiply(grad, weight, out=out)
@@ -189,10 +189,10 @@ def _weight_slope_infer(grad, input, *, shape):
 
 
 @op(
-    name="_prelu_weight_backward", infer=_weight_slope_infer, scratch=("each", "above"),
+    infer=_weight_slope_infer, scratch=("each", "above"),
     flops=per_element(3), samples=_weight_gradients,
 )  # fmt: skip
-def prelu_weight_slope(xp, out, each, above, grad, input, *, shape):
+def _prelu_weight_backward(xp, out, each, above, grad, input, *, shape):
     """Backward of prelu for the weight: sum ``grad * input`` over the negative elements."""
     xp.greater(input, 0, out=above)
     xp.multiply(grad, input, out=each)
@@ -225,20 +225,20 @@ def _loops():
     return prelu
 
 
-@prelu_of.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
+@_prelu.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
 def _(xp, out, low, input, weight):
     cubes = _channels(weight.shape, out, input)
     parallel_rows(_loops().prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
 
 
-@prelu_slope.kernel("cpu", when=_prelu_compiled, layout=dense_or_repeated_scalar, scratch=False)
+@_prelu_backward.kernel("cpu", when=_prelu_compiled, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, above, grad, input, weight):
     made, x = _channels(weight.shape, out, input)
     arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)
     parallel_rows(_loops().prelu_grad, out.size, len(made), *arrays)
 
 
-@prelu_weight_slope.kernel(
+@_prelu_weight_backward.kernel(
     "cpu",
     when=lambda grad, input, *, shape: same_shape_dtype(grad, input) and vectorized(grad),
     layout=dense_or_repeated_scalar,
@@ -248,39 +248,39 @@ def _(xp, out, each, above, grad, input, *, shape):
     _loops().weight_grad(out.reshape(-1), _arriving(shape, grad), *_channels(shape, input))
 
 
-@prelu_of.vjp("input")
+@_prelu.vjp("input")
 def _(g, input, weight):
-    return prelu_slope(g, input, weight)
+    return _prelu_backward(g, input, weight)
 
 
-@prelu_of.vjp("weight")
+@_prelu.vjp("weight")
 def _(g, input, weight_spec):
-    return prelu_weight_slope(g, input, tuple(weight_spec.shape))
+    return _prelu_weight_backward(g, input, tuple(weight_spec.shape))
 
 
-@prelu_slope.vjp("grad")
+@_prelu_backward.vjp("grad")
 def _(g, input, weight):
-    return prelu_slope(g, input, weight)
+    return _prelu_backward(g, input, weight)
 
 
-@prelu_slope.vjp("input")
+@_prelu_backward.vjp("input")
 def _(g):
     return None  # flat except at zero
 
 
-@prelu_slope.vjp("weight")
+@_prelu_backward.vjp("weight")
 def _(g, grad, input):
-    return where_select(input >= 0, 0, g * grad)
+    return _where(input >= 0, 0, g * grad)
 
 
-@prelu_weight_slope.vjp("grad")
+@_prelu_weight_backward.vjp("grad")
 def _(g, input):
-    return where_select(input > 0, 0, g * input)
+    return _where(input > 0, 0, g * input)
 
 
-@prelu_weight_slope.vjp("input")
+@_prelu_weight_backward.vjp("input")
 def _(g, grad, input):
-    return where_select(input >= 0, 0, g * grad)
+    return _where(input >= 0, 0, g * grad)
 
 
 @function(method=True)
@@ -313,7 +313,7 @@ def prelu(input, weight):
         weight = weight.reshape(count, *[1] * (input.ndim - 2))
     elif weight.ndim and not input.ndim:
         weight = weight.reshape(())
-    return prelu_of(input, weight)
+    return _prelu(input, weight)
 
 
 __all__ = ["glu", "prelu"]

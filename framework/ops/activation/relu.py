@@ -49,9 +49,9 @@ def _windows(make):
         yield (make(*shape), make(*shape)), ends | {"nan_inside": True}
 
 
-@op(name="_window", infer=_window_infer, flops=per_element(2), samples=_windows)
+@op(infer=_window_infer, flops=per_element(2), samples=_windows)
 @formula(fused=False, when=worth_compiling)
-def window(grad, input, *, low, high, outside, inside=1.0, nan_inside=False):
+def _window(grad, input, *, low, high, outside, inside=1.0, nan_inside=False):
     """``inside * grad`` where ``low < input < high``, ``outside * grad`` elsewhere."""
     if high == INFINITY:
         beyond = input <= (low if low > -INFINITY else NAN)  # never, if there is no bound
@@ -66,12 +66,12 @@ def window(grad, input, *, low, high, outside, inside=1.0, nan_inside=False):
     return grad * outside if beyond else grad * inside
 
 
-@window.vjp("grad")
+@_window.vjp("grad")
 def _(g, input, low, high, outside, inside, nan_inside):
-    return window(g, input, low, high, outside, inside, nan_inside)
+    return _window(g, input, low, high, outside, inside, nan_inside)
 
 
-@window.vjp("input")
+@_window.vjp("input")
 def _(g, input_spec):  # flat except at the edges: zeros, as PyTorch has, and not None
     return zero_gradient(g, input_spec)
 
@@ -85,21 +85,21 @@ def _relu_infer(input):
 
 
 @op(
-    name="_relu", inplace="relu_", infer=_relu_infer, flops=per_element(1), samples=singles,
+    inplace="relu_", infer=_relu_infer, flops=per_element(1), samples=singles,
     real=True, elementwise=True, one_write=True,
 )  # fmt: skip
-def relu_of(xp, out, input):
+def _relu(xp, out, input):
     """Apply ``max(input, 0)``. Keeps the result."""
     xp.maximum(input, 0, out=out)
 
 
-@relu_of.vjp("input")
+@_relu.vjp("input")
 def _(g, out):
-    return window(g, out, low=0.0, high=INFINITY, outside=0.0, nan_inside=True)
+    return _window(g, out, low=0.0, high=INFINITY, outside=0.0, nan_inside=True)
 
 
 relu_with_bitmask = with_bitmask(
-    relu_of, "_relu_with_bitmask", lambda dtype: (0.0, INFINITY), "relu", lambda dtype: ()
+    _relu, "_relu_with_bitmask", lambda dtype: (0.0, INFINITY), "relu", lambda dtype: ()
 )
 
 
@@ -117,7 +117,7 @@ def relu(input, *, out=None):
     """
     if out is None and worth_bits(input, exact=False):
         return relu_with_bitmask(input)[0]
-    return relu_of(input, out=out)
+    return _relu(input, out=out)
 
 
 def _slopes(make):
@@ -127,22 +127,22 @@ def _slopes(make):
 
 
 @op(
-    name="_leaky_relu", infer=floating("leaky_relu"), flops=per_element(3),
+    infer=floating("leaky_relu"), flops=per_element(3),
     inplace="_leaky_relu_", samples=_slopes,
 )  # fmt: skip
 @formula
-def leaky_relu_of(input, *, negative_slope):
+def _leaky_relu(input, *, negative_slope):
     """``max(input, 0) + negative_slope * min(input, 0)`` for a slope >= 0. Keeps the result."""
     return input if input > 0 else input * negative_slope
 
 
-@leaky_relu_of.vjp("input")
+@_leaky_relu.vjp("input")
 def _(g, out, negative_slope):
-    return window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
+    return _window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
 
 
 leaky_relu_with_bitmask = with_bitmask(
-    leaky_relu_of, "_leaky_relu_with_bitmask", lambda dtype, negative_slope: (0.0, INFINITY),
+    _leaky_relu, "_leaky_relu_with_bitmask", lambda dtype, negative_slope: (0.0, INFINITY),
     "leaky_relu", lambda dtype, negative_slope: (negative_slope,), of_result=False,
     nan_inside=False,
 )  # fmt: skip
@@ -165,10 +165,10 @@ def leaky_relu(input, negative_slope=0.01, inplace=False):
     if not slope < 0:
         if not inplace and worth_bits(input, exact=False):
             return leaky_relu_with_bitmask(input, slope)[0]
-        return input._leaky_relu_(slope) if inplace else leaky_relu_of(input, slope)
-    from .glu_prelu import prelu_of
+        return input._leaky_relu_(slope) if inplace else _leaky_relu(input, slope)
+    from .glu_prelu import _prelu
 
-    out = prelu_of(input.clone() if inplace else input, slope)
+    out = _prelu(input.clone() if inplace else input, slope)
     return input.copy_(out) if inplace else out
 
 
@@ -192,10 +192,10 @@ def _hardtanh_infer(input, *, min_val, max_val):
 
 
 @op(
-    name="_hardtanh", infer=_hardtanh_infer, flops=per_element(2), samples=_bounds,
+    infer=_hardtanh_infer, flops=per_element(2), samples=_bounds,
     inplace="_hardtanh_",
 )  # fmt: skip
-def hardtanh_of(xp, out, input, *, min_val, max_val):
+def _hardtanh(xp, out, input, *, min_val, max_val):
     """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
     if out.dtype.kind in "iu":
         min_val, max_val = int(min_val), int(max_val)
@@ -203,11 +203,11 @@ def hardtanh_of(xp, out, input, *, min_val, max_val):
     xp.minimum(out, max_val, out=out)
 
 
-@hardtanh_of.vjp("input")
+@_hardtanh.vjp("input")
 def _(g, out, min_val, max_val):
     # The limits as `out` holds them: 0.7 is 0.699 in bfloat16.
     low, high = (float(out.dtype.np.type(v)) for v in (min_val, max_val))
-    return window(g, out, low=low, high=high, outside=0.0)
+    return _window(g, out, low=low, high=high, outside=0.0)
 
 
 def _limits(dtype, min_val, max_val):
@@ -215,7 +215,7 @@ def _limits(dtype, min_val, max_val):
 
 
 hardtanh_with_bitmask = with_bitmask(
-    hardtanh_of, "_hardtanh_with_bitmask", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2,
+    _hardtanh, "_hardtanh_with_bitmask", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2,
     nan_inside=False,
 )  # fmt: skip
 
@@ -236,7 +236,7 @@ def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
         return input._hardtanh_(min_val, max_val)
     if worth_bits(input):
         return hardtanh_with_bitmask(input, min_val, max_val)[0]
-    return hardtanh_of(input, min_val, max_val)
+    return _hardtanh(input, min_val, max_val)
 
 
 @function(public=False)
@@ -253,22 +253,22 @@ def relu6(input, inplace=False):
 
 
 @op(
-    name="_hardsigmoid", infer=floating("hardsigmoid"), flops=per_element(4),
+    infer=floating("hardsigmoid"), flops=per_element(4),
     inplace="_hardsigmoid_", samples=singles,
 )  # fmt: skip
 @formula(fused=False)
-def hardsigmoid_of(input):
+def _hardsigmoid(input):
     """``min(max(input + 3, 0), 6) / 6``. Keeps the result."""
     return minimum(maximum(input + 3, 0), 6) / 6
 
 
-@hardsigmoid_of.vjp("input")
+@_hardsigmoid.vjp("input")
 def _(g, out):
-    return window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
+    return _window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
 
 
 hardsigmoid_with_bitmask = with_bitmask(
-    hardsigmoid_of, "_hardsigmoid_with_bitmask", lambda dtype: (0.0, 1.0), "hardsigmoid",
+    _hardsigmoid, "_hardsigmoid_with_bitmask", lambda dtype: (0.0, 1.0), "hardsigmoid",
     lambda dtype: (), nan_inside=False,
 )  # fmt: skip
 
@@ -287,12 +287,12 @@ def hardsigmoid(input, inplace=False):
     """
     if not inplace and worth_bits(input):
         return hardsigmoid_with_bitmask(input)[0]
-    return input._hardsigmoid_() if inplace else hardsigmoid_of(input)
+    return input._hardsigmoid_() if inplace else _hardsigmoid(input)
 
 
-@op(name="_hardswish", infer=floating("hardswish"), flops=per_element(5), samples=singles)
+@op(infer=floating("hardswish"), flops=per_element(5), samples=singles)
 @formula
-def hardswish_of(input):
+def _hardswish(input):
     """``input * hardsigmoid(input)``."""
     return minimum(maximum(input + 3, 0), 6) * input / 6
 
@@ -313,25 +313,25 @@ def gradient_infer(*extra):
 
 
 @op(
-    name="_hardswish_backward", infer=gradient_infer(), flops=per_element(4),
+    infer=gradient_infer(), flops=per_element(4),
     samples=gradient_samples,
 )  # fmt: skip
 @formula
-def hardswish_slope(grad, input):
+def _hardswish_backward(grad, input):
     """Backward of hardswish: ``grad`` times its derivative."""
     above = grad if input >= 3 else (input / 3 + 0.5) * grad
     return 0 if input <= -3 else above
 
 
-@hardswish_of.vjp("input")
-@hardswish_slope.vjp("grad")
+@_hardswish.vjp("input")
+@_hardswish_backward.vjp("grad")
 def _(g, input):
-    return hardswish_slope(g, input)
+    return _hardswish_backward(g, input)
 
 
-@hardswish_slope.vjp("input")
+@_hardswish_backward.vjp("input")
 def _(g, grad, input):
-    return window(g * grad, input, low=-3.0, high=3.0, outside=0.0, inside=1 / 3)
+    return _window(g * grad, input, low=-3.0, high=3.0, outside=0.0, inside=1 / 3)
 
 
 @function(public=False)
@@ -342,11 +342,11 @@ def hardswish(input, inplace=False):
         Keeps ``input``; in place, a copy of it.
     """
     if inplace:  # backward wants the value that is about to go
-        return input.copy_(hardswish_of(input.clone() if input.requires_grad else input))
-    return hardswish_of(input)
+        return input.copy_(_hardswish(input.clone() if input.requires_grad else input))
+    return _hardswish(input)
 
 
-@op(name="softsign", **HIDDEN, infer=same, promote="float", flops=per_element(3), samples=singles)
+@op(**HIDDEN, infer=same, promote="float", flops=per_element(3), samples=singles)
 @formula
 def softsign(input):
     """Apply ``input / (1 + |input|)``.
@@ -358,11 +358,11 @@ def softsign(input):
 
 
 @op(
-    name="_softsign_backward", infer=gradient_infer(), flops=per_element(4),
+    infer=gradient_infer(), flops=per_element(4),
     samples=gradient_samples,
 )  # fmt: skip
 @formula
-def softsign_slope(grad, input):
+def _softsign_backward(grad, input):
     """``grad / (1 + |input|) ** 2``."""
     d = 1 + abs(input)
     return grad / (d * d)
@@ -373,17 +373,17 @@ def _(g, input):
     if input.is_complex():  # |input| is real: it takes the real part of what arrives there
         scale = input.abs() + 1
         return g / scale - input.sgn() * ((g.conj() * input).real / scale.square())
-    return softsign_slope(g, input)
+    return _softsign_backward(g, input)
 
 
-@softsign_slope.vjp("grad")
+@_softsign_backward.vjp("grad")
 def _(g, input):
-    return softsign_slope(g, input)
+    return _softsign_backward(g, input)
 
 
-@softsign_slope.vjp("input")
+@_softsign_backward.vjp("input")
 def _(g, grad, input):
-    return softsign_slope(g * grad, input) * (input.sign() * -2) / (input.abs() + 1)
+    return _softsign_backward(g * grad, input) * (input.sign() * -2) / (input.abs() + 1)
 
 
 __all__ = ["hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "relu", "relu6", "softsign"]

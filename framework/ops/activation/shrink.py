@@ -6,11 +6,11 @@ from ...dtypes import bool_
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum, minimum
 from ..conversion.copy import zero_gradient
-from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
+from ..elementwise.bitmask import INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..elementwise.unary import tanh
 from ..registry import function, op
 from ..signatures import per_element, singles
-from .relu import floating, gradient_infer, gradient_samples, window
+from .relu import _window, floating, gradient_infer, gradient_samples
 
 
 def _lambdas(make):
@@ -19,34 +19,31 @@ def _lambdas(make):
     yield (make(2, 3),), {"lambd": 0.0}
 
 
-@op(
-    name="softshrink", **HIDDEN, infer=floating("softshrink"), flops=per_element(3),
-    samples=_lambdas,
-)  # fmt: skip
+@op(infer=floating("softshrink"), flops=per_element(3), samples=_lambdas)
 @formula(fused=False)
-def softshrink_of(input, *, lambd=0.5):
+def _softshrink(input, *, lambd=0.5):
     """Move each element toward zero by ``lambd``, to zero if it is nearer."""
     return input - minimum(maximum(input, -lambd), lambd)
 
 
-@op(name="_shrink_backward", infer=gradient_infer(), flops=per_element(1), samples=gradient_samples)
+@op(infer=gradient_infer(), flops=per_element(1), samples=gradient_samples)
 @formula(fused=False)
-def shrink_slope(grad, result):
+def _shrink_backward(grad, result):
     """Backward of shrinkage: zero where ``result`` is zero or NaN, else ``grad``."""
     return grad if abs(result) > 0 else 0
 
 
-@softshrink_of.vjp("input")
+@_softshrink.vjp("input")
 def _(g, out):
-    return shrink_slope(g, out)
+    return _shrink_backward(g, out)
 
 
-@shrink_slope.vjp("grad")
+@_shrink_backward.vjp("grad")
 def _(g, result):
-    return shrink_slope(g, result)
+    return _shrink_backward(g, result)
 
 
-@shrink_slope.vjp("result")
+@_shrink_backward.vjp("result")
 def _(g, result_spec):  # flat except at the edges: zeros, as PyTorch has, and not None
     return zero_gradient(g, result_spec)
 
@@ -63,7 +60,7 @@ def softshrink(input, lambd=0.5):
     """
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
-    return softshrink_of(input, lambd=float(lambd))
+    return _softshrink(input, lambd=float(lambd))
 
 
 @op(infer=floating("hardshrink"), flops=per_element(2), samples=_lambdas)
@@ -79,7 +76,7 @@ def hardshrink(input, *, lambd=0.5):
 
 @hardshrink.vjp("input")
 def _(g, out):
-    return shrink_slope(g, out)
+    return _shrink_backward(g, out)
 
 
 @function(public=False)
@@ -103,10 +100,10 @@ def _threshold_infer(input, *, threshold, value):
 
 
 @op(
-    name="_threshold", infer=_threshold_infer, scratch=("mask",), flops=per_element(1),
+    infer=_threshold_infer, scratch=("mask",), flops=per_element(1),
     samples=_thresholds, inplace="_threshold_",
 )  # fmt: skip
-def threshold_of(xp, out, mask, input, *, threshold, value):
+def _threshold(xp, out, mask, input, *, threshold, value):
     """``input`` above ``threshold``, else ``value``."""
     xp.less_equal(input, threshold, out=mask)
     if out is not input:
@@ -114,13 +111,13 @@ def threshold_of(xp, out, mask, input, *, threshold, value):
     xp.copyto(out, value, where=mask, casting="unsafe")
 
 
-@threshold_of.vjp("input")
+@_threshold.vjp("input")
 def _(g, input, threshold):
-    return window(g, input, low=float(threshold), high=INFINITY, outside=0.0, nan_inside=True)
+    return _window(g, input, low=float(threshold), high=INFINITY, outside=0.0, nan_inside=True)
 
 
 threshold_with_bitmask = with_bitmask(
-    threshold_of, "_threshold_with_bitmask",
+    _threshold, "_threshold_with_bitmask",
     lambda dtype, threshold, value: (float(dtype.type(threshold)), INFINITY),
     "threshold", lambda dtype, threshold, value: (threshold, value), of_result=False,
 )  # fmt: skip
@@ -140,7 +137,7 @@ def threshold(input, threshold, value, inplace=False):
     """
     if not inplace and worth_bits(input):
         return threshold_with_bitmask(input, threshold, value)[0]
-    run = input._threshold_ if inplace else lambda *a: threshold_of(input, *a)
+    run = input._threshold_ if inplace else lambda *a: _threshold(input, *a)
     return run(threshold, value)
 
 

@@ -77,10 +77,10 @@ def _pair_samples(make):
 
 
 @op(
-    name="_softmax", infer=_softmax_infer, scratch=("row",), flops=per_element(5),
+    infer=_softmax_infer, scratch=("row",), flops=per_element(5),
     samples=_softmax_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def softmax_along(xp, out, row, input, *, dim):
+def _softmax(xp, out, row, input, *, dim):
     """Softmax along ``dim``: exponentiate and divide by the sum, the maximum subtracted first."""
     if not input.size:
         return
@@ -92,26 +92,26 @@ def softmax_along(xp, out, row, input, *, dim):
     xp.divide(out, row, out=out)
 
 
-@softmax_along.kernel("cpu", when=_compiled, layout=contiguous)
+@_softmax.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, input, *, dim):
     _run("softmax", dim, out, [row], input)
 
 
-@softmax_along.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+@_softmax.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
 def _(xp, out, row, input, *, dim):
     on_gpu.forward(xp, out, input, dim, logarithm=False)
 
 
-@softmax_along.vjp("input")
+@_softmax.vjp("input")
 def _(g, out, dim):
-    return softmax_gradient(g, out, dim=dim)
+    return _softmax_gradient(g, out, dim=dim)
 
 
 @op(
-    name="_softmax_gradient", infer=_pair_infer, promote="same", scratch=("row",),
+    infer=_pair_infer, promote="same", scratch=("row",),
     flops=per_element(4), samples=_pair_samples,
 )  # fmt: skip
-def softmax_gradient(xp, out, row, incoming, output, *, dim):
+def _softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of softmax: ``(incoming - sum(incoming * output)) * output``."""
     axis = dim if output.ndim else ()
     xp.multiply(incoming, output, out=out)
@@ -120,22 +120,22 @@ def softmax_gradient(xp, out, row, incoming, output, *, dim):
     xp.multiply(out, output, out=out)
 
 
-@softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
+@_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, incoming, output, *, dim):
     _run("softmax_grad", dim, out, [row], incoming, output)
 
 
-@softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+@_softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
 def _(xp, out, row, incoming, output, *, dim):
     on_gpu.backward(xp, out, incoming, output, dim, logarithm=False)
 
 
-@softmax_gradient.vjp("incoming")
+@_softmax_gradient.vjp("incoming")
 def _(g, output, dim):
-    return softmax_gradient(g, output, dim=dim)  # the Jacobian is symmetric
+    return _softmax_gradient(g, output, dim=dim)  # the Jacobian is symmetric
 
 
-@softmax_gradient.vjp("output")
+@_softmax_gradient.vjp("output")
 def _(g, incoming, output, dim):
     rows = dim if output.ndim else None
     centered = incoming - (incoming * output).sum(rows, True)
@@ -143,10 +143,10 @@ def _(g, incoming, output, dim):
 
 
 @op(
-    name="_log_softmax", infer=_log_softmax_infer, scratch=("largest", "row"), flops=per_element(5),
+    infer=_log_softmax_infer, scratch=("largest", "row"), flops=per_element(5),
     samples=_softmax_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def log_softmax_along(xp, out, largest, row, input, *, dim):
+def _log_softmax(xp, out, largest, row, input, *, dim):
     """Subtract the logarithm of the sum of exponentials along ``dim``."""
     if not input.size:
         return
@@ -160,26 +160,26 @@ def log_softmax_along(xp, out, largest, row, input, *, dim):
     xp.subtract(out, row, out=out)
 
 
-@log_softmax_along.kernel("cpu", when=_compiled, layout=contiguous)
+@_log_softmax.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, largest, row, input, *, dim):
     _run("log_softmax", dim, out, [largest, row], input)
 
 
-@log_softmax_along.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+@_log_softmax.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
 def _(xp, out, largest, row, input, *, dim):
     on_gpu.forward(xp, out, input, dim, logarithm=True)
 
 
-@log_softmax_along.vjp("input")
+@_log_softmax.vjp("input")
 def _(g, out, dim):
-    return log_softmax_gradient(g, out, dim=dim)
+    return _log_softmax_gradient(g, out, dim=dim)
 
 
 @op(
-    name="_log_softmax_gradient", infer=_pair_infer, promote="same", scratch=("row",),
+    infer=_pair_infer, promote="same", scratch=("row",),
     flops=per_element(4), samples=_pair_samples,
 )  # fmt: skip
-def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
+def _log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of log_softmax: ``incoming - exp(output) * sum(incoming)``."""
     total(xp, incoming, dim if output.ndim else (), row)
     xp.exp(output, out=out)
@@ -187,22 +187,22 @@ def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     xp.subtract(incoming, out, out=out)
 
 
-@log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
+@_log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, incoming, output, *, dim):
     _run("log_softmax_grad", dim, out, [row], incoming, output)
 
 
-@log_softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
+@_log_softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
 def _(xp, out, row, incoming, output, *, dim):
     on_gpu.backward(xp, out, incoming, output, dim, logarithm=True)
 
 
-@log_softmax_gradient.vjp("incoming")
+@_log_softmax_gradient.vjp("incoming")
 def _(g, output, dim):
     return g - (g * output.exp()).sum(dim if output.ndim else None, True)
 
 
-@log_softmax_gradient.vjp("output")
+@_log_softmax_gradient.vjp("output")
 def _(g, incoming, output, dim):
     return -g * output.exp() * incoming.sum(dim if output.ndim else None, True)
 
@@ -230,7 +230,7 @@ def softmax(input, dim, dtype=None, *, out=None):
         Keeps the result.
     """
     input, d = _prepared("softmax", input, dim, dtype)
-    return softmax_along(input, dim=d, out=out)
+    return _softmax(input, dim=d, out=out)
 
 
 @function(method=True)
@@ -247,7 +247,7 @@ def log_softmax(input, dim, dtype=None, *, out=None):
         Keeps the result.
     """
     input, d = _prepared("log_softmax", input, dim, dtype)
-    return log_softmax_along(input, dim=d, out=out)
+    return _log_softmax(input, dim=d, out=out)
 
 
 @function()

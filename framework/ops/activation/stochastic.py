@@ -61,10 +61,10 @@ def _rrelus(make):
 
 
 @op(
-    name="_rrelu", infer=_rrelu_infer, returns=("out", "bitmask"), scratch=("work", "words"),
+    infer=_rrelu_infer, returns=("out", "bitmask"), scratch=("work", "words"),
     layout=contiguous, flops=per_element(3), samples=_rrelus,
 )  # fmt: skip
-def rrelu_of(xp, out, bitmask, work, words, input, rng, *, lower, upper):
+def _rrelu(xp, out, bitmask, work, words, input, rng, *, lower, upper):
     """Randomized leaky ReLU, and the bitmask of elements above 0."""
     fill_bitmask(xp, bitmask, work, input, 0.0, INFINITY)
     _sloped(xp, out, bitmask, work, words, input, rng, lower, upper)
@@ -83,30 +83,30 @@ def _sloped(xp, out, bitmask, work, words, values, rng, lower, upper):
         xp.copyto(row, value, where=above)
 
 
-@rrelu_of.vjp("input")
+@_rrelu.vjp("input")
 def _(g_out, bitmask, rng, lower, upper):
-    return None if g_out is None else rrelu_slope(g_out, bitmask.detach(), rng, lower, upper)
+    return None if g_out is None else _rrelu_backward(g_out, bitmask.detach(), rng, lower, upper)
 
 
 def _slope_samples(make):
     for (input, rng), options in _rrelus(make):
-        bitmask = rrelu_of(input.detach(), rng, **options)[1]
+        bitmask = _rrelu(input.detach(), rng, **options)[1]
         yield (input, bitmask, rng), options
 
 
 @op(
-    name="_rrelu_backward", scratch=("work", "words"),
+    scratch=("work", "words"),
     infer=lambda grad, *_, **__: (grad, bitmask_specs(grad)[1], _words_of(grad)), layout=contiguous,
     flops=per_element(3), samples=_slope_samples,
 )  # fmt: skip
-def rrelu_slope(xp, out, work, words, grad, bitmask, rng, *, lower, upper):
+def _rrelu_backward(xp, out, work, words, grad, bitmask, rng, *, lower, upper):
     """Backward of rrelu: ``grad`` times the slope drawn for each element not above 0."""
     _sloped(xp, out, bitmask, work, words, grad, rng, lower, upper)
 
 
-@rrelu_slope.vjp("grad")
+@_rrelu_backward.vjp("grad")
 def _(g, bitmask, rng, lower, upper):
-    return rrelu_slope(g, bitmask, rng, lower, upper)
+    return _rrelu_backward(g, bitmask, rng, lower, upper)
 
 
 @function(public=False)
@@ -139,7 +139,7 @@ def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
     if training:
         need_float("rrelu", input)
         rng = draw(input.numel(), input.device)
-        out = rrelu_of(input, rng, float(lower), float(upper))[0]
+        out = _rrelu(input, rng, float(lower), float(upper))[0]
     else:
         out = leaky_relu(input, (lower + upper) / 2)
     return input.copy_(out) if inplace else out

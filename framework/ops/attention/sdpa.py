@@ -28,10 +28,10 @@ from ...spec import Spec
 from ..activation.softmax import softmax
 from ..creation.fill import ones
 from ..creation.from_data import tensor
-from ..random.dropout import mask as drop
+from ..random.dropout import _dropout as drop
 from ..registry import function, op
 from ..signatures import broadcast_shapes
-from .sdpa_backward import attend_grad
+from .sdpa_backward import _attention_grad
 from .tiling import (
     Tiling,
     attention_flops,
@@ -79,12 +79,12 @@ def _attention_samples(make):
 
 
 @op(
-    name="_attention", infer=_attention_infer, aux=("lse",),
+    infer=_attention_infer, aux=("lse",),
     scratch=("scores", "hidden", "words", "drawn", "kept"),
     promote=("same", ("query", "key", "value")), layout=rows_ready, flops=attention_flops,
     samples=_attention_samples, autocast="low",
 )  # fmt: skip
-def attend(
+def _attention(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
     p, causal, scale, order=HEADS,
 ):  # fmt: skip
@@ -120,7 +120,7 @@ def attend(
         xp.log(total, out=largest)
 
 
-@attend.kernel("cpu", when=worth_compiling_attention, layout=rows_ready)
+@_attention.kernel("cpu", when=worth_compiling_attention, layout=rows_ready)
 def _(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
     p, causal, scale, order=HEADS,
@@ -156,22 +156,22 @@ def _scores_on_gpu(query, key, value, *_, **__):
     return (Spec((tiles.elements,), dtype),)
 
 
-@attend.kernel("cuda", when=on_gpu.supported, layout=rows_ready, scratch=_scores_on_gpu)
+@_attention.kernel("cuda", when=on_gpu.supported, layout=rows_ready, scratch=_scores_on_gpu)
 def _(xp, out, lse, scores, query, key, value, attn_mask, rng, *, p, causal, scale, order=HEADS):
     out = _restored(out, order)
     on_gpu.forward(xp, out, lse, scores, query, key, value, attn_mask, rng, p, causal, scale)
 
 
-@attend.vjp("query", "key", "value", "attn_mask")
+@_attention.vjp("query", "key", "value", "attn_mask")
 def _(g, needs, query, key, value, attn_mask, rng, out, lse, p, causal, scale, order):
     g, out = _restored(g, order), _restored(out, order)
-    dq, dk, dv, dmask = attend_grad(
+    dq, dk, dv, dmask = _attention_grad(
         g, query, key, value, attn_mask, rng, out, lse, p, causal, scale, needs[3]
     )
     return dq, dk, dv, dmask if needs[3] else None
 
 
-@attend.composite
+@_attention.composite
 def _(query, key, value, attn_mask, rng, *, p, causal, scale, order):
     return plain(query, key, value, attn_mask, rng, p, causal, scale).permute(*order, 3)
 
@@ -309,7 +309,7 @@ def attended(query, key, value, mask, p, causal, scale, order=None):
     if p == 1.0:
         return plain(query, key, value, mask, rng, p, causal, scale)
     order = order or _order_of(query)
-    return _restored(attend(query, key, value, mask, rng, p, causal, scale, order), order)
+    return _restored(_attention(query, key, value, mask, rng, p, causal, scale, order), order)
 
 
 def _four_mask(mask, lead, ndim):
@@ -351,4 +351,4 @@ def _check(query, key, value, mask, causal, grouped):
         )
 
 
-__all__ = ["attend", "plain", "scaled_dot_product_attention"]
+__all__ = ["_attention", "plain", "scaled_dot_product_attention"]

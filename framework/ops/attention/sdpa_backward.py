@@ -69,14 +69,14 @@ def _grad_infer(grad, query, key, value, attn_mask, rng, result, lse, *, p, caus
 
 
 @op(
-    name="_attention_grad", infer=_grad_infer, returns=("dq", "dk", "dv", "dmask"),
+    infer=_grad_infer, returns=("dq", "dk", "dv", "dmask"),
     scratch=(
         "scores", "grads", "hidden", "words", "drawn", "kept", "products", "weighted", "summed"
     ),
     layout=rows_ready, samples=_grad_samples,
     flops=lambda grad, query, key, value, *_, **a: 5 * attention_flops(query, key, value, **a) // 2,
 )  # fmt: skip
-def attend_grad(
+def _attention_grad(
     xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, products, weighted, summed,
     grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
@@ -122,7 +122,7 @@ def attend_grad(
         _add_to(xp, tiling, products, dk, tile, t, q[b, heads, :, rows])
 
 
-@attend_grad.kernel(
+@_attention_grad.kernel(
     "cpu", when=lambda grad, *rest, **_: worth_compiling_attention(*rest), layout=rows_ready
 )
 def _(
@@ -169,7 +169,7 @@ def _scores_on_gpu(grad, query, key, *_, **__):
     return (Spec((tiles.elements,), dtype),) * 2
 
 
-@attend_grad.kernel(
+@_attention_grad.kernel(
     "cuda", when=lambda grad, *rest, bias, **a: not bias and on_gpu.supported(*rest, **a),
     layout=rows_ready, scratch=_scores_on_gpu,
 )  # fmt: skip

@@ -78,25 +78,25 @@ def _convert_samples(make):
 
 
 @op(
-    name="_convert", half="exact", samples=_convert_samples,
+    half="exact", samples=_convert_samples,
     infer=lambda input, *, dtype: input.like(dtype=dtype),
 )  # fmt: skip
-def convert(xp, out, input, *, dtype):
+def _convert(xp, out, input, *, dtype):
     """Convert to another dtype."""
     cast_into(xp, out, input)
 
 
-@convert.kernel("cpu", when=worth_moving)
+@_convert.kernel("cpu", when=worth_moving)
 def _(xp, out, input, *, dtype):
     copies.copy(out, input if out.dtype.kind == "c" else input.real)
 
 
-@convert.kernel("cuda", when=float8_on_gpu.is_float8)
+@_convert.kernel("cuda", when=float8_on_gpu.is_float8)
 def _(xp, out, input, *, dtype):
     float8_on_gpu.convert(xp, out, input)
 
 
-@convert.vjp("input")
+@_convert.vjp("input")
 def _(g):
     return g  # the engine converts it back to the input's dtype
 
@@ -122,30 +122,30 @@ def _copy_samples(make):
 
 
 @op(
-    name="_copy", inplace="_copy_", infer=_copy_infer, half="exact", samples=_copy_samples,
+    inplace="_copy_", infer=_copy_infer, half="exact", samples=_copy_samples,
     one_write=True,
 )  # fmt: skip
-def copy(xp, out, input, src):
+def _copy(xp, out, input, src):
     """Return the values of ``src`` in the shape and dtype of ``input``."""
     cast_into(xp, out, src)
 
 
-@copy.kernel("cpu", when=worth_moving)
+@_copy.kernel("cpu", when=worth_moving)
 def _(xp, out, input, src):
     copies.copy(out, src if out.dtype.kind == "c" else src.real)
 
 
-@copy.kernel("cuda", when=float8_on_gpu.is_float8)
+@_copy.kernel("cuda", when=float8_on_gpu.is_float8)
 def _(xp, out, input, src):
     float8_on_gpu.convert(xp, out, src)
 
 
-@copy.vjp("input")
+@_copy.vjp("input")
 def _(g, input_spec):
     return zero_gradient(g, input_spec)  # nothing of the old value is left
 
 
-@copy.vjp("src")
+@_copy.vjp("src")
 def _(g, src_spec):
     return g.real if g.is_complex() and src_spec.dtype.category < COMPLEX else g
 
@@ -183,27 +183,27 @@ def _fill_samples(make):
 
 
 @op(
-    name="_fill", inplace="fill_", infer=_fill_infer, half="exact", samples=_fill_samples,
+    inplace="fill_", infer=_fill_infer, half="exact", samples=_fill_samples,
     one_write=True,
 )  # fmt: skip
-def filled(xp, out, input, value):
+def _fill(xp, out, input, value):
     """Return a tensor of one value in the shape and dtype of ``input``."""
     cast_into(xp, out, value)
 
 
-@filled.kernel("cuda", when=float8_on_gpu.is_float8)
+@_fill.kernel("cuda", when=float8_on_gpu.is_float8)
 def _(xp, out, input, value):
     if isinstance(value, int | float):
         value = fitted(value, BY_NUMPY[out.dtype])
     float8_on_gpu.convert(xp, out, value)
 
 
-@filled.vjp("input")
+@_fill.vjp("input")
 def _(g, input_spec):
     return zero_gradient(g, input_spec)
 
 
-@filled.vjp("value")
+@_fill.vjp("value")
 def _(g):
     return g.sum()
 
@@ -211,7 +211,7 @@ def _(g):
 @function()
 def fill(input: Tensor, value: Any) -> Tensor:
     """Return a tensor of one value in the shape and dtype of another."""
-    return filled(input, value)
+    return _fill(input, value)
 
 
 @function(method=True)
@@ -355,7 +355,7 @@ def to(
     if where is not input.device and wanted is not None and wanted.itemsize > input.dtype.itemsize:
         out = move(out, where)  # the smaller type travels
     if wanted is not None and wanted is not input.dtype:
-        out = convert(out, wanted)
+        out = _convert(out, wanted)
     if where is not out.device:
         out = move(out, where)
     return out.clone() if copy and out is input else out

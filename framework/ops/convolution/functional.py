@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..registry import function
-from .primitives import conv, conv_input_grad
+from .primitives import _conv, _conv_input_grad
 
 
 def several(name: str, value, nd: int) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ def _convolve(name, nd, input, weight, bias, stride, padding, dilation, groups):
     else:
         pairs = tuple((p, p) for p in several(name, padding, nd))
     batched = input if input.ndim == nd + 2 else input.unsqueeze(0)
-    out = conv(batched, weight, bias, stride, pairs, dilation, groups)
+    out = _conv(batched, weight, bias, stride, pairs, dilation, groups)
     return out if batched is input else out.view(out.shape[1:])
 
 
@@ -142,7 +142,7 @@ def _transpose(nd, input, weight, bias, stride, padding, output_padding, groups,
     )
     if any(n < 1 for n in size):
         raise RuntimeError(f"{name}: the result would have spatial size {size}. Use less padding.")
-    out = conv_input_grad(
+    out = _conv_input_grad(
         batched, weight, size, stride, tuple((p, p) for p in padding), dilation, groups
     )
     if bias is not None:

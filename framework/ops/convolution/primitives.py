@@ -95,16 +95,16 @@ def _conv_samples(make):
 
 
 @op(
-    name="_conv", infer=_conv_infer, scratch=("columns",), promote="same", layout=contiguous,
+    infer=_conv_infer, scratch=("columns",), promote="same", layout=contiguous,
     flops=_conv_flops, samples=_conv_samples, autocast="low",
 )  # fmt: skip
-def conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
+def _conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     """Slide ``weight`` over ``input`` and contract channels: cross-correlation, as PyTorch's."""
     geometry = (stride, padding, dilation, groups)
     _run(OUT, False, xp, (columns,), input, weight, out, bias, *geometry)
 
 
-@conv.kernel("cpu", layout=contiguous)
+@_conv.kernel("cpu", layout=contiguous)
 def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     geometry = (stride, padding, dilation, groups)
     _run(OUT, True, xp, (columns,), input, weight, out, bias, *geometry)
@@ -127,11 +127,11 @@ def _input_grad_samples(make):
 
 
 @op(
-    name="_conv_input_grad", infer=_input_grad_infer, scratch=("columns",), promote="same",
+    infer=_input_grad_infer, scratch=("columns",), promote="same",
     layout=contiguous, flops=lambda grad, weight, **_: 2 * grad.numel * prod(weight.shape[1:]),
     samples=_input_grad_samples, autocast="low",
 )  # fmt: skip
-def conv_input_grad(
+def _conv_input_grad(
     xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
 ):  # fmt: skip
     """Spread ``grad`` back over the windows it came from: the adjoint of ``_conv`` in its input."""
@@ -139,7 +139,7 @@ def conv_input_grad(
     _run(INPUT, False, xp, (columns,), out, weight, grad, None, *geometry)
 
 
-@conv_input_grad.kernel("cpu", layout=contiguous)
+@_conv_input_grad.kernel("cpu", layout=contiguous)
 def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
     geometry = (stride, padding, dilation, groups)
     _run(INPUT, True, xp, (columns,), out, weight, grad, None, *geometry)
@@ -162,13 +162,13 @@ def _weight_grad_samples(make):
 
 
 @op(
-    name="_conv_weight_grad", infer=_weight_grad_infer, scratch=("columns", "rows", "sums"),
+    infer=_weight_grad_infer, scratch=("columns", "rows", "sums"),
     promote="same", layout=contiguous, flops=lambda input, grad, *, kernel, groups, **_: (
         2 * grad.numel * input.shape[1] // groups * prod(kernel)
     ),
     samples=_weight_grad_samples,
 )  # fmt: skip
-def conv_weight_grad(
+def _conv_weight_grad(
     xp, out, columns, rows, sums, input, grad, *, kernel, stride, padding, dilation, groups
 ):  # fmt: skip
     """Correlate ``input`` with ``grad``: the adjoint of ``_conv`` in its weight."""
@@ -176,50 +176,50 @@ def conv_weight_grad(
     _run(WEIGHT, False, xp, (columns, rows, sums), input, out, grad, None, *geometry)
 
 
-@conv_weight_grad.kernel("cpu", layout=contiguous)
+@_conv_weight_grad.kernel("cpu", layout=contiguous)
 def _(xp, out, columns, rows, sums, input, grad, *, kernel, stride, padding, dilation, groups):
     geometry = (stride, padding, dilation, groups)
     _run(WEIGHT, True, xp, (columns, rows, sums), input, out, grad, None, *geometry)
 
 
-@conv.vjp("input")
+@_conv.vjp("input")
 def _(g, weight, input_spec, stride, padding, dilation, groups):
     size = tuple(input_spec.shape[2:])
-    return conv_input_grad(g, conjugate(weight), size, stride, padding, dilation, groups)
+    return _conv_input_grad(g, conjugate(weight), size, stride, padding, dilation, groups)
 
 
-@conv.vjp("weight")
+@_conv.vjp("weight")
 def _(g, input, weight_spec, stride, padding, dilation, groups):
     kernel = tuple(weight_spec.shape[2:])
-    return conv_weight_grad(conjugate(input), g, kernel, stride, padding, dilation, groups)
+    return _conv_weight_grad(conjugate(input), g, kernel, stride, padding, dilation, groups)
 
 
-@conv.vjp("bias")
+@_conv.vjp("bias")
 def _(g):
     return g.sum((0, *range(2, g.ndim)))
 
 
-@conv_input_grad.vjp("grad")
+@_conv_input_grad.vjp("grad")
 def _(g, weight, grad_spec, stride, padding, dilation, groups):
-    found = conv(g, conjugate(weight), None, stride, padding, dilation, groups)
+    found = _conv(g, conjugate(weight), None, stride, padding, dilation, groups)
     return _cropped(found, grad_spec.shape)
 
 
-@conv_input_grad.vjp("weight")
+@_conv_input_grad.vjp("weight")
 def _(g, grad, weight_spec, stride, padding, dilation, groups):
     kernel = tuple(weight_spec.shape[2:])
-    return conv_weight_grad(g, conjugate(grad), kernel, stride, padding, dilation, groups)
+    return _conv_weight_grad(g, conjugate(grad), kernel, stride, padding, dilation, groups)
 
 
-@conv_weight_grad.vjp("input")
+@_conv_weight_grad.vjp("input")
 def _(g, grad, input_spec, stride, padding, dilation, groups):
     size = tuple(input_spec.shape[2:])
-    return conv_input_grad(conjugate(grad), g, size, stride, padding, dilation, groups)
+    return _conv_input_grad(conjugate(grad), g, size, stride, padding, dilation, groups)
 
 
-@conv_weight_grad.vjp("grad")
+@_conv_weight_grad.vjp("grad")
 def _(g, input, grad_spec, stride, padding, dilation, groups):
-    found = conv(conjugate(input), g, None, stride, padding, dilation, groups)
+    found = _conv(conjugate(input), g, None, stride, padding, dilation, groups)
     return _cropped(found, grad_spec.shape)
 
 

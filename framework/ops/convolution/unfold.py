@@ -68,10 +68,10 @@ def _columns_samples(make):
 
 
 @op(
-    name="_columns", infer=_columns_infer, half="exact", flops=lambda *_, **__: 0,
+    infer=_columns_infer, half="exact", flops=lambda *_, **__: 0,
     samples=_columns_samples,
 )  # fmt: skip
-def columns(xp, out, input, *, kernel, dilation, padding, stride):
+def _columns(xp, out, input, *, kernel, dilation, padding, stride):
     """Every window of an image as a column, zeros where it reaches beyond."""
     size = input.shape[-2:]
     counts = _counts(size, kernel, dilation, padding, stride)
@@ -83,9 +83,9 @@ def columns(xp, out, input, *, kernel, dilation, padding, stride):
         xp.copyto(target[(..., *places)], input[(..., *pixels)])
 
 
-@columns.vjp("input")
+@_columns.vjp("input")
 def _(g, input_spec, kernel, dilation, padding, stride):
-    return image(g, tuple(input_spec.shape[-2:]), kernel, dilation, padding, stride)
+    return _image(g, tuple(input_spec.shape[-2:]), kernel, dilation, padding, stride)
 
 
 def _image_infer(input, *, size, kernel, dilation, padding, stride):
@@ -120,11 +120,11 @@ def _image_samples(make):
         (make(0, 2, 4, 5), {"kernel": (2, 2), "padding": (1, 1)}),
     ):
         geometry = base | extra
-        yield (columns(x, **geometry).clone(),), geometry | {"size": tuple(x.shape[-2:])}
+        yield (_columns(x, **geometry).clone(),), geometry | {"size": tuple(x.shape[-2:])}
 
 
-@op(name="_image", infer=_image_infer, flops=lambda input, **_: input.numel, samples=_image_samples)
-def image(xp, out, input, *, size, kernel, dilation, padding, stride):
+@op(infer=_image_infer, flops=lambda input, **_: input.numel, samples=_image_samples)
+def _image(xp, out, input, *, size, kernel, dilation, padding, stride):
     """Add every column to the pixels of its window."""
     counts = _counts(size, kernel, dilation, padding, stride)
     out.fill(0)
@@ -136,9 +136,9 @@ def image(xp, out, input, *, size, kernel, dilation, padding, stride):
         xp.add(target, source[(..., *places)], out=target)
 
 
-@image.vjp("input")
+@_image.vjp("input")
 def _(g, kernel, dilation, padding, stride):
-    return columns(g, kernel, dilation, padding, stride)
+    return _columns(g, kernel, dilation, padding, stride)
 
 
 def _pairs(kernel_size, dilation, padding, stride):
@@ -165,7 +165,7 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     Raises:
         RuntimeError: No window fits, or ``input`` is no image.
     """
-    return columns(input, *_pairs(kernel_size, dilation, padding, stride))
+    return _columns(input, *_pairs(kernel_size, dilation, padding, stride))
 
 
 @function(public=False)
@@ -187,7 +187,7 @@ def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
         RuntimeError: The columns are not those of such an image.
     """
     size = several("output_size", output_size, 2)
-    return image(input, size, *_pairs(kernel_size, dilation, padding, stride))
+    return _image(input, size, *_pairs(kernel_size, dilation, padding, stride))
 
 
 def _three(name, input):

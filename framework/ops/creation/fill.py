@@ -348,21 +348,21 @@ def _complex_samples(make):
 
 
 @op(
-    name="_complex", infer=_complex_infer, half="exact", samples=_complex_samples,
+    infer=_complex_infer, half="exact", samples=_complex_samples,
     tensors=("real", "imag"),
 )  # fmt: skip
-def make_complex(xp, out, real, imag):
+def _complex(xp, out, real, imag):
     """Complex numbers of real and imaginary parts."""
     xp.copyto(out.real, real, casting="unsafe")  # "unsafe" for NumPy's sake: bfloat16 to float32
     xp.copyto(out.imag, imag, casting="unsafe")
 
 
-@make_complex.vjp("real")
+@_complex.vjp("real")
 def _(g):
     return FUNCTIONS["real"](g)
 
 
-@make_complex.vjp("imag")
+@_complex.vjp("imag")
 def _(g):
     return FUNCTIONS["imag"](g)
 
@@ -370,7 +370,7 @@ def _(g):
 @function()
 def complex(real: Tensor, imag: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Create complex numbers from real and imaginary parts."""
-    result = make_complex(real, imag)
+    result = _complex(real, imag)
     return result if out is None else _complex_into("complex", out, result)
 
 
@@ -395,5 +395,5 @@ def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = None) -> Tensor:
     _need_parts("polar", ("abs", abs), ("angle", angle))
     if abs.dtype.is_half:
         raise NotImplementedError(f'"polar" not implemented for {abs.dtype}. Use .float().')
-    result = make_complex(abs * angle.cos(), abs * angle.sin())
+    result = _complex(abs * angle.cos(), abs * angle.sin())
     return result if out is None else _complex_into("polar", out, result)

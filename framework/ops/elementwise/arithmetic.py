@@ -41,10 +41,10 @@ def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
 
 
 @op(
-    name="_add", operator="__add__", inplace="_add_", infer=broadcast, promote="arith",
+    operator="__add__", inplace="_add_", infer=broadcast, promote="arith",
     flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
 )  # fmt: skip
-def plus(xp, out, input, other):
+def _add(xp, out, input, other):
     """Add elementwise, with broadcasting: ``out = input + other``."""
     try:
         xp.add(input, other, out)
@@ -52,11 +52,11 @@ def plus(xp, out, input, other):
         xp.add(wrapped(input, out), wrapped(other, out), out=out)
 
 
-plus.kernel("cpu", dtypes="mixed")(converting_arithmetic("add"))
+_add.kernel("cpu", dtypes="mixed")(converting_arithmetic("add"))
 
 
-@plus.vjp("input")
-@plus.vjp("other")
+@_add.vjp("input")
+@_add.vjp("other")
 def _(g):
     return g
 
@@ -66,7 +66,7 @@ def add(input, other, *_old, alpha=1, out=None):
     """Add elementwise, with broadcasting: ``input + alpha * other``."""
     if _old:
         return old_call(add, ("alpha",), (input, other, *_old), alpha=alpha, out=out)
-    return plus(input, other if alpha == 1 else _alpha("add", input, other, alpha), out=out)
+    return _add(input, other if alpha == 1 else _alpha("add", input, other, alpha), out=out)
 
 
 @function(method=True, public=False)
@@ -88,10 +88,10 @@ def _minus_infer(input, other):
 
 
 @op(
-    name="_sub", operator="__sub__", inplace="_sub_", infer=_minus_infer, promote="number",
+    operator="__sub__", inplace="_sub_", infer=_minus_infer, promote="number",
     flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
 )  # fmt: skip
-def minus(xp, out, input, other):
+def _sub(xp, out, input, other):
     """Subtract elementwise, with broadcasting: ``out = input - other``."""
     try:
         xp.subtract(input, other, out)
@@ -99,15 +99,15 @@ def minus(xp, out, input, other):
         xp.subtract(wrapped(input, out), wrapped(other, out), out=out)
 
 
-minus.kernel("cpu", dtypes="mixed")(converting_arithmetic("sub"))
+_sub.kernel("cpu", dtypes="mixed")(converting_arithmetic("sub"))
 
 
-@minus.vjp("input")
+@_sub.vjp("input")
 def _(g):
     return g
 
 
-@minus.vjp("other")
+@_sub.vjp("other")
 def _(g):
     return -g
 
@@ -117,7 +117,7 @@ def sub(input, other, *_old, alpha=1, out=None):
     """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
     if _old:
         return old_call(sub, ("alpha",), (input, other, *_old), alpha=alpha, out=out)
-    return minus(input, other if alpha == 1 else _alpha("sub", input, other, alpha), out=out)
+    return _sub(input, other if alpha == 1 else _alpha("sub", input, other, alpha), out=out)
 
 
 @function(method=True, public=False)
@@ -133,7 +133,7 @@ def rsub(input, other, *, alpha=1):
     """Subtract with reversed operands: ``other - alpha * input``."""
     if not isinstance(input, Tensor):
         raise TypeError(f"rsub(): argument 'input' must be Tensor, not {type(input).__name__}.")
-    return minus(other, input if alpha == 1 else _alpha("rsub", other, input, alpha))
+    return _sub(other, input if alpha == 1 else _alpha("rsub", other, input, alpha))
 
 
 @op(
@@ -176,23 +176,23 @@ def divisors(make):
 
 
 @op(
-    name="_div", operator="__truediv__", inplace="_div_", infer=broadcast, promote="float",
+    operator="__truediv__", inplace="_div_", infer=broadcast, promote="float",
     flops=per_element(1), samples=divisors, elementwise=True, one_write=True,
 )  # fmt: skip
-def divide_true(xp, out, input, other):
+def _div(xp, out, input, other):
     """Divide elementwise, with broadcasting: ``out = input / other``."""
     xp.true_divide(input, other, out)
 
 
-divide_true.kernel("cpu", dtypes="mixed")(converting_arithmetic("div"))
+_div.kernel("cpu", dtypes="mixed")(converting_arithmetic("div"))
 
 
-@divide_true.vjp("input")
+@_div.vjp("input")
 def _(g, other):
     return g / conjugate(other)
 
 
-@divide_true.vjp("other")
+@_div.vjp("other")
 def _(g, input, other):
     return -g * conjugate((input / other) / other)
 
@@ -232,10 +232,10 @@ def _(g):
 
 
 @op(
-    name="_div_trunc", infer=_not_bool("div"), promote="arith", flops=per_element(1),
+    infer=_not_bool("div"), promote="arith", flops=per_element(1),
     samples=divisors, real=True,
 )  # fmt: skip
-def divide_trunc(xp, out, input, other):
+def _div_trunc(xp, out, input, other):
     """Divide elementwise and round toward zero."""
     if out.dtype.kind in "iu":
         _refuse_zero(xp, out, other, "div")
@@ -247,13 +247,13 @@ def divide_trunc(xp, out, input, other):
         xp.trunc(out, out=out)
 
 
-@divide_trunc.vjp("input")
-@divide_trunc.vjp("other")
+@_div_trunc.vjp("input")
+@_div_trunc.vjp("other")
 def _(g):
     return zeros_like(g)
 
 
-_MODES = {None: divide_true, "floor": floor_divide, "trunc": divide_trunc}
+_MODES = {None: _div, "floor": floor_divide, "trunc": _div_trunc}
 
 
 @function(method=True)
@@ -344,7 +344,7 @@ def _(g):
 
 @fmod.vjp("other")
 def _(g, input, other):
-    return -g * divide_trunc(input, other)
+    return -g * _div_trunc(input, other)
 
 
 def _neg_infer(input):

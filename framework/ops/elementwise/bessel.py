@@ -14,7 +14,7 @@ from ...kernels.common.layout import contiguous, tiles
 from ...kernels.common.special_functions import special
 from ...kernels.runtime import thresholds
 from ...spec import Spec
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import per_element, same, singles
 from .unary import between
@@ -35,7 +35,7 @@ def _unary(name, rule, doc, samples=singles, *, ufunc):
 def over(input, value, at_zero):
     """``value / input``, and its limit at 0."""
     zero = input.abs() <= 1e-37  # where the value has lost its digits
-    return where_select(zero, at_zero, value / where_select(zero, 1, input))
+    return _where(zero, at_zero, value / _where(zero, 1, input))
 
 
 bessel_j0 = _unary(
@@ -101,10 +101,10 @@ def _airy_samples(make):
 
 
 @op(
-    name="_airy", infer=same, promote="float", layout=contiguous, flops=per_element(40),
+    infer=same, promote="float", layout=contiguous, flops=per_element(40),
     samples=_airy_samples,
 )  # fmt: skip
-def airy(xp, out, input, *, derivative):
+def _airy(xp, out, input, *, derivative):
     """Airy's function or its derivative; always computed by SciPy, on the host."""
     library = import_module("scipy.special")
     host = xp.__name__ == "numpy"
@@ -115,15 +115,15 @@ def airy(xp, out, input, *, derivative):
         xp.copyto(flat[here], values if host else xp.asarray(values))
 
 
-@airy.vjp("input")
+@_airy.vjp("input")
 def _(g, input, derivative):
     if derivative:  # Ai'' = x Ai
-        return g * input * airy(input, derivative=False)
-    return g * airy(input, derivative=True)
+        return g * input * _airy(input, derivative=False)
+    return g * _airy(input, derivative=True)
 
 
 @function(public=False)
 def airy_ai(input, *, out=None):
     """Airy's function Ai: the solution of ``y'' = x y`` that fades for large ``x``."""
-    found = airy(input, derivative=False)
+    found = _airy(input, derivative=False)
     return found if out is None else out.copy_(found)

@@ -16,7 +16,7 @@ from ...kernels.formula.functions import log1p_of_fraction
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_shapes, pairs, per_element
 from .arithmetic import buffered, conjugate
@@ -63,7 +63,7 @@ atan2 = _binary(
 def _over_square(a, b):
     # 0 where the square vanishes: the angle of the origin is a constant.
     found = (a * a + b * b).reciprocal()
-    return where_select(found == float("inf"), 0, found)
+    return _where(found == float("inf"), 0, found)
 
 
 @atan2.vjp("input")
@@ -107,7 +107,7 @@ def _(input, other):
 def _(g, input, other):
     if not isinstance(other, Tensor):
         return g * (log(other) if other > 0 else float("nan"))
-    return g * where_select((input == 0) & (other <= 0), 0, other.log())
+    return g * _where((input == 0) & (other <= 0), 0, other.log())
 
 
 @xlogy.vjp("other")
@@ -172,7 +172,7 @@ copysign = _binary(
 
 @copysign.vjp("input")
 def _(g, input, out):
-    return where_select(input == 0, 0, g * (out / input))
+    return _where(input == 0, 0, g * (out / input))
 
 
 @copysign.vjp("other")
@@ -203,7 +203,7 @@ def _(g):
 
 @heaviside.vjp("values")
 def _(g, input):
-    return where_select(input == 0, g, 0)
+    return _where(input == 0, g, 0)
 
 
 @function(method=True, out=True)

@@ -167,7 +167,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
 def bitmask_vjp(g, bitmask, inside=1.0, outside=0.0):
     """The vjp of a ``with_bitmask`` op: the gradient times the slope of each element's segment."""
     return (
-        None if g is None else select_by_mask(g, bitmask.detach(), inside=inside, outside=outside)
+        None if g is None else _select_by_mask(g, bitmask.detach(), inside=inside, outside=outside)
     )
 
 
@@ -211,10 +211,10 @@ def _select_samples(make):
 
 
 @op(
-    name="_select_by_mask", infer=_select_infer, scratch=("work",), layout=contiguous,
+    infer=_select_infer, scratch=("work",), layout=contiguous,
     flops=per_element(1), samples=_select_samples, elementwise="bitmask",
 )  # fmt: skip
-def select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
+def _select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
     xp.multiply(grad, inside if outside == 0 else outside, out=out)
     for on, row, given in walk_bitmask(xp, bitmask, work, out, grad):
@@ -225,13 +225,13 @@ def select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
             xp.copyto(row, given, where=on)
 
 
-@select_by_mask.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
+@_select_by_mask.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, work, grad, bitmask, *, inside, outside):
     numbers = (float(inside), float(outside))
     parallel_tiles("choose", out.size, *flatten_repeated_grad(out, grad, bitmask), *numbers)
 
 
-@select_by_mask.kernel(
+@_select_by_mask.kernel(
     "cuda", when=lambda grad, *_, **__: is_float(grad), layout=dense_or_repeated_scalar,
     scratch=False,
 )  # fmt: skip
@@ -239,9 +239,9 @@ def _(xp, out, work, grad, bitmask, *, inside, outside):
     on_gpu.select(xp, *flatten_repeated_grad(out, grad, bitmask), inside, outside)
 
 
-@select_by_mask.vjp("grad")
+@_select_by_mask.vjp("grad")
 def _(g, bitmask, inside, outside):
-    return select_by_mask(g, bitmask, inside=inside, outside=outside)
+    return _select_by_mask(g, bitmask, inside=inside, outside=outside)
 
 
 def _signs_infer(grad, above, apart):
@@ -255,28 +255,28 @@ def _signs_samples(make):
 
 
 @op(
-    name="_sign_by_masks", infer=_signs_infer, scratch=("work",), layout=contiguous,
+    infer=_signs_infer, scratch=("work",), layout=contiguous,
     flops=per_element(1), samples=_signs_samples, elementwise="bitmask",
 )  # fmt: skip
-def sign_by_masks(xp, out, work, grad, above, apart):
+def _sign_by_masks(xp, out, work, grad, above, apart):
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
-    plain = select_by_mask.op.plain
+    plain = _select_by_mask.op.plain
     plain(xp, out, work, grad, above, inside=1.0, outside=-1.0)
     plain(xp, out, work, out, apart, inside=1.0, outside=0.0)
 
 
-@sign_by_masks.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
+@_sign_by_masks.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, work, grad, above, apart):
     parallel_tiles("signs", out.size, *flatten_repeated_grad(out, grad, above, apart))
 
 
-@sign_by_masks.kernel(
+@_sign_by_masks.kernel(
     "cuda", when=lambda grad, *_: is_float(grad), layout=dense_or_repeated_scalar, scratch=False
 )
 def _(xp, out, work, grad, above, apart):
     on_gpu.signs(xp, *flatten_repeated_grad(out, grad, above, apart))
 
 
-@sign_by_masks.vjp("grad")
+@_sign_by_masks.vjp("grad")
 def _(g, above, apart):
-    return sign_by_masks(g, above, apart)
+    return _sign_by_masks(g, above, apart)

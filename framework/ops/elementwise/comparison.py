@@ -11,7 +11,7 @@ from ...tensor import Tensor
 from ..creation.fill import ones_like
 from ..creation.from_data import tensor
 from ..functions import in_place_twin
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_bool, broadcast_shapes, pairs, per_element, singles
 from .arithmetic import wrapped
@@ -280,24 +280,24 @@ def _extreme(name, loses, doc):
     if name in ("maximum", "minimum"):  # equal elements share the gradient
 
         def first(g, input, other):
-            return where_select(loses(input, other), 0, halved(g, input, other))
+            return _where(loses(input, other), 0, halved(g, input, other))
 
         def second(g, input, other):
-            return where_select(loses(other, input), 0, halved(g, input, other))
+            return _where(loses(other, input), 0, halved(g, input, other))
 
     else:  # the first of equal elements takes it all
 
         def first(g, input, other):
-            return where_select(_first_wins(input, other), g, 0)
+            return _where(_first_wins(input, other), g, 0)
 
         def second(g, input, other):
-            return where_select(_first_wins(input, other), 0, g)
+            return _where(_first_wins(input, other), 0, g)
 
     def _first_wins(a, b):
         return ~(loses(a, b) | (a != a)) | (b != b)  # only nan differs from itself
 
     def halved(g, input, other):
-        return where_select(input == other, g * 0.5, g)
+        return _where(input == other, g * 0.5, g)
 
     made.vjp("input")(first)
     made.vjp("other")(second)
@@ -342,10 +342,10 @@ def _clamps(make):
 
 
 @op(
-    name="_clamp", inplace="clamp_", infer=_clamp_infer, promote="arith", flops=per_element(2),
+    inplace="clamp_", infer=_clamp_infer, promote="arith", flops=per_element(2),
     samples=_clamps, tensors=("input",), elementwise=True,
 )  # fmt: skip
-def clamp_of(xp, out, input, min=None, max=None):
+def _clamp(xp, out, input, min=None, max=None):
     """Clamp each element to [min, max]. Keeps ``input`` and the ends that are tensors."""
     if min is not None:
         input = xp.maximum(input, min, out=out)
@@ -353,7 +353,7 @@ def clamp_of(xp, out, input, min=None, max=None):
         xp.minimum(input, max, out=out)
 
 
-@clamp_of.vjp("input")
+@_clamp.vjp("input")
 def _(g, input, min, max):
     within = None  # also false where one of them is NaN
     if min is not None:
@@ -361,23 +361,23 @@ def _(g, input, min, max):
     if max is not None:
         below = input <= max
         within = below if within is None else within & below
-    return where_select(within, g, 0)
+    return _where(within, g, 0)
 
 
-@clamp_of.vjp("min")
+@_clamp.vjp("min")
 def _(g, input, min, max):
     bitmask_vjp = input < min
     if max is not None:
         bitmask_vjp = bitmask_vjp & (max > min if isinstance(max, Tensor) else min < max)
-    return where_select(bitmask_vjp, g, 0)
+    return _where(bitmask_vjp, g, 0)
 
 
-@clamp_of.vjp("max")
+@_clamp.vjp("max")
 def _(g, input, min, max):
     bitmask_vjp = input > max
     if min is not None:
         bitmask_vjp = bitmask_vjp | (max < min)
-    return where_select(bitmask_vjp, g, 0)
+    return _where(bitmask_vjp, g, 0)
 
 
 def _clamp_between_infer(input, *, low, high):
@@ -391,10 +391,10 @@ def _between(make):
 
 
 @op(
-    name="_clamp_between", infer=_clamp_between_infer, half="exact", flops=per_element(2),
+    infer=_clamp_between_infer, half="exact", flops=per_element(2),
     samples=_between, elementwise=True,
 )  # fmt: skip
-def clamp_between(xp, out, input, *, low, high):
+def _clamp_between(xp, out, input, *, low, high):
     """Clamp to two numbers, of which one may be infinite."""
     if low > -INFINITY:
         input = xp.maximum(input, low, out=out)
@@ -417,7 +417,7 @@ def _ends_and_edges(dtype, low, high):
 
 
 clamp_with_bitmask = with_bitmask(
-    clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False,
+    _clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False,
     nan_inside=False,
 )  # fmt: skip
 
@@ -454,7 +454,7 @@ def clamp(
         ends = _as_ends(input, min, max)
         if ends is not None:
             return clamp_with_bitmask(input, *ends)[0]
-    return clamp_of(input, min, max, out=out)
+    return _clamp(input, min, max, out=out)
 
 
 alias("clip", of=clamp)

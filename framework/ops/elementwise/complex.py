@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...dtypes import COMPLEX, complex128
 from ..creation.fill import complex, zeros_like
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import per_element, same, singles
 
@@ -61,27 +61,27 @@ def imag(input):
     return imag_part(input)
 
 
-@op(name="_conj", infer=same, half="exact", samples=singles)
-def conj_of(xp, out, input):
+@op(infer=same, half="exact", samples=singles)
+def _conj(xp, out, input):
     """The complex conjugate."""
     xp.conjugate(input, out=out)
 
 
-@conj_of.vjp("input")
+@_conj.vjp("input")
 def _(g):
-    return conj_of(g) if g.dtype.is_complex else g
+    return _conj(g) if g.dtype.is_complex else g
 
 
 @function(method=True)
 def conj(input):
     """Conjugate; a real tensor is returned itself."""
-    return conj_of(input) if input.dtype.category == COMPLEX else input
+    return _conj(input) if input.dtype.category == COMPLEX else input
 
 
 @function(method=True, out=True)
 def conj_physical(input):
     """Conjugate into new memory."""
-    return conj_of(input) if input.dtype.category == COMPLEX else input.clone()
+    return _conj(input) if input.dtype.category == COMPLEX else input.clone()
 
 
 @function(method=True)
@@ -98,7 +98,7 @@ def sgn(input):
     zero = input == 0  # there it is flat, and nothing is divided by 0, in no derivative either
     size = input.abs().masked_fill(zero, 1)
     # By parts: the quotient of complex numbers overflows where the divisor is subnormal.
-    return where_select(zero, 0, complex(real(input) / size, imag(input) / size))
+    return _where(zero, 0, complex(real(input) / size, imag(input) / size))
 
 
 def _angle_infer(input):
@@ -120,4 +120,4 @@ def _(g, input):
     if not input.dtype.is_complex:
         return zeros_like(g)
     size = input.abs()
-    return where_select(size == 0, 0, (input / (size * size)) * g * 1j)
+    return _where(size == 0, 0, (input / (size * size)) * g * 1j)

@@ -14,7 +14,7 @@ from math import trunc
 from ...dtypes import bool_, int64
 from ...spec import Spec
 from ..creation.from_data import tensor
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import broadcast_shapes, per_element
 
@@ -55,10 +55,10 @@ def _polynomial_samples(make):
 
 
 @op(
-    name="_polynomial", infer=_polynomial_infer, promote="float", scratch=("rows", "reached"),
+    infer=_polynomial_infer, promote="float", scratch=("rows", "reached"),
     flops=per_element(20), samples=_polynomial_samples,
 )  # fmt: skip
-def polynomial(xp, out, rows, reached, input, n, *, kind, order):
+def _polynomial(xp, out, rows, reached, input, n, *, kind, order):
     """The derivative of some order of the polynomial of degree ``n``; 0 for negative degrees."""
     out.fill(0)
     if not out.size:
@@ -96,17 +96,17 @@ def polynomial(xp, out, rows, reached, input, n, *, kind, order):
         xp.copyto(out, now[order, ...])
 
 
-@polynomial.vjp("input")
+@_polynomial.vjp("input")
 def _(g, input, n, kind, order):
-    return g * polynomial(input, n, kind=kind, order=order + 1)
+    return g * _polynomial(input, n, kind=kind, order=order + 1)
 
 
 def _named(name, kind, doc, limits=None):
     def compute(input, n, *, out=None):
-        found = polynomial(input, n, kind=kind, order=0)
+        found = _polynomial(input, n, kind=kind, order=0)
         if limits is not None:
             limit = limits[found.dtype.itemsize < 8]
-            found = where_select(_above(n, limit), float("nan"), found)
+            found = _where(_above(n, limit), float("nan"), found)
         return found if out is None else out.copy_(found)
 
     compute.__name__ = compute.__qualname__ = name

@@ -12,7 +12,7 @@ from ...dtypes import BOOL, int64
 from ...tensor import Tensor
 from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.fill import zeros_like
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import op
 from ..signatures import broadcast, per_element, same, singles
 from .arithmetic import buffered, conjugate
@@ -104,7 +104,7 @@ def _(g, input, exponent):
         base = input if exponent == 2 else input ** (exponent - 1)
         return g * conjugate(base * exponent)
     slope = exponent * input ** (exponent - 1)
-    return where_select(exponent == 0, 0, g * conjugate(slope))
+    return _where(exponent == 0, 0, g * conjugate(slope))
 
 
 @pow.vjp("exponent")
@@ -116,9 +116,9 @@ def _(g, input, exponent, out):
     else:
         rising = exponent >= 0
     if not isinstance(input, Tensor):
-        return where_select(rising, 0, g * conjugate(out * float("-inf")))
+        return _where(rising, 0, g * conjugate(out * float("-inf")))
     slope = out * (input if input.dtype is out.dtype else input.to(out.dtype)).log()
-    return where_select((input == 0) & rising, 0, g * conjugate(slope))
+    return _where((input == 0) & rising, 0, g * conjugate(slope))
 
 
 def _log(x):

@@ -11,7 +11,7 @@ import numpy as np
 from ...dtypes import bool_
 from ...kernels.common.strided_ufuncs import sign_bit
 from ..creation.fill import zeros_like
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import alias, op
 from ..signatures import per_element, singles
 from .arithmetic import numeric
@@ -124,7 +124,7 @@ def nan_to_num(xp, out, mask, input, *, nan=0.0, posinf=None, neginf=None):
 
 @nan_to_num.vjp("input")
 def _(g, input):
-    return where_select(input.isfinite(), g, 0)
+    return _where(input.isfinite(), g, 0)
 
 
 @op(infer=lambda input: input.like(dtype=bool_), flops=per_element(1), samples=singles)

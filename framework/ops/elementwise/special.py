@@ -14,7 +14,7 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..creation.ranges import arange
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import broadcast, pairs, per_element, same, singles
 from .bessel import over
@@ -142,7 +142,7 @@ def _xlog1py_infer(input, other):
 
 
 @op(
-    name="_xlog1py", infer=_xlog1py_infer, promote="float", scratch=("here",),
+    infer=_xlog1py_infer, promote="float", scratch=("here",),
     flops=per_element(20), samples=_nonzero_pairs,
 )  # fmt: skip
 def _xlog1py(xp, out, here, input, other):
@@ -157,7 +157,7 @@ def _xlog1py(xp, out, here, input, other):
 
 @_xlog1py.vjp("input")
 def _(g, input, other):
-    return g * where_select((input == 0) & (other <= -1), 0, log1p(other))
+    return g * _where((input == 0) & (other <= -1), 0, log1p(other))
 
 
 @_xlog1py.vjp("other")

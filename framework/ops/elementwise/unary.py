@@ -16,7 +16,7 @@ from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import erf as erf_of
 from ...kernels.formula.functions import exp as exp_of
 from ..autocast_policy import WIDE_ON_CUDA
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import alias, function, op
 from ..signatures import per_element, same, singles
 from .arithmetic import conjugate
@@ -137,11 +137,11 @@ atanh = _unary(
     doc="Take the inverse hyperbolic tangent.",
 )  # fmt: skip
 erf = _unary(
-    "erf", lambda g, input: erf_slope(g, input), library=True,  # type: ignore[has-type]
+    "erf", lambda g, input: _erf_backward(g, input), library=True,  # type: ignore[has-type]
     doc="Take the error function.",
 )  # fmt: skip
 erfc = _unary(
-    "erfc", lambda g, input: erf_slope(-g, input), library=True,  # type: ignore[has-type]
+    "erfc", lambda g, input: _erf_backward(-g, input), library=True,  # type: ignore[has-type]
     doc="Take the complementary error function, ``1 - erf(input)``.",
 )  # fmt: skip
 erfinv = _unary(
@@ -160,9 +160,9 @@ def _gradient_infer(grad, value):
     return grad
 
 
-@op(name="_erf_backward", infer=_gradient_infer, flops=per_element(14), samples=_gradients)
+@op(infer=_gradient_infer, flops=per_element(14), samples=_gradients)
 @formula
-def erf_slope(grad, input):
+def _erf_backward(grad, input):
     """``grad * 2 / sqrt(pi) * exp(-input ** 2)``."""
     return exp_of(-(input * input)) * (2 / SQRT_PI) * grad
 
@@ -172,14 +172,14 @@ def _(input):
     return erf_of(input)
 
 
-@erf_slope.vjp("grad")
+@_erf_backward.vjp("grad")
 def _(g, input):
-    return erf_slope(g, input)
+    return _erf_backward(g, input)
 
 
-@erf_slope.vjp("input")
+@_erf_backward.vjp("input")
 def _(g, grad, input):
-    return erf_slope(g * grad, input) * input * -2
+    return _erf_backward(g * grad, input) * input * -2
 
 
 @op(
@@ -199,7 +199,7 @@ def _(g, input):
 
 
 digamma = _unary(
-    "digamma", lambda g, input: g * polygamma_of(input, n=1), log_positive, library=True,  # type: ignore[has-type]
+    "digamma", lambda g, input: g * _polygamma(input, n=1), log_positive, library=True,  # type: ignore[has-type]
     doc="Take the derivative of ``lgamma``.",
 )  # fmt: skip
 deg2rad = _unary("deg2rad", lambda g: g * (pi / 180), cost=1, doc="Convert degrees to radians.")
@@ -220,18 +220,18 @@ def _polygammas(make):
 
 
 @op(
-    name="_polygamma", infer=lambda input, *, n: input, promote="float", flops=per_element(30),
+    infer=lambda input, *, n: input, promote="float", flops=per_element(30),
     samples=_polygammas, elementwise=True,
 )  # fmt: skip
-def polygamma_of(xp, out, input, *, n):
+def _polygamma(xp, out, input, *, n):
     """The n-th derivative of digamma, n at least 1, by Hurwitz's zeta function."""
     special(xp).zeta(float(n + 1), input, out=out)
     xp.multiply(out, float((-1) ** (n + 1) * factorial(n)), out=out)
 
 
-@polygamma_of.vjp("input")
+@_polygamma.vjp("input")
 def _(g, input, n):
-    return g * polygamma_of(input, n=n + 1)
+    return g * _polygamma(input, n=n + 1)
 
 
 @function(out=True)
@@ -239,7 +239,7 @@ def polygamma(n, input):
     """Compute the n-th derivative of ``digamma``."""
     if n < 0:
         raise RuntimeError(f"polygamma(n, x) does not support negative n; got {n}.")
-    return polygamma_of(input, n=n) if n else input.digamma()
+    return _polygamma(input, n=n) if n else input.digamma()
 
 
 @op(inplace="sigmoid_", infer=same, promote="float", flops=per_element(12), samples=singles)
@@ -252,42 +252,42 @@ def sigmoid(input):
     return 1 / (1 + exp_of(-input))
 
 
-@op(name="_sigmoid_backward", infer=_gradient_infer, flops=per_element(3), samples=_gradients)
+@op(infer=_gradient_infer, flops=per_element(3), samples=_gradients)
 @formula(fused=False)
-def sigmoid_slope(grad, result):
+def _sigmoid_backward(grad, result):
     """``grad * (1 - result) * result``."""
     return (1 - result) * result * grad
 
 
 @sigmoid.vjp("input")
 def _(g, out):
-    return sigmoid_slope(g, conjugate(out))
+    return _sigmoid_backward(g, conjugate(out))
 
 
-@sigmoid_slope.vjp("grad")
+@_sigmoid_backward.vjp("grad")
 def _(g, result):
-    return sigmoid_slope(g, conjugate(result))
+    return _sigmoid_backward(g, conjugate(result))
 
 
-@sigmoid_slope.vjp("result")
+@_sigmoid_backward.vjp("result")
 def _(g, grad, result):
     return g * conjugate(grad * (1 - 2 * result))
 
 
-@op(name="_logit", infer=same, flops=per_element(12), samples=between(0.1, 0.9), elementwise=True)
-def logit_of(xp, out, input):
+@op(infer=same, flops=per_element(12), samples=between(0.1, 0.9), elementwise=True)
+def _logit(xp, out, input):
     """``log(input / (1 - input))``."""
     xp.subtract(1, input, out=out)
     xp.divide(input, out, out=out)
     xp.log(out, out=out)
 
 
-@logit_of.vjp("input")
+@_logit.vjp("input")
 def _(g, input):
     slope = g / conjugate(input * (1 - input))
     if input.is_complex():
         return slope
-    return where_select((input >= 0) & (input <= 1), slope, float("nan"))
+    return _where((input >= 0) & (input <= 1), slope, float("nan"))
 
 
 @function(method=True, inplace="logit_", out=True)
@@ -305,7 +305,7 @@ def logit(input, eps=None):
         input = input.to(get_default_dtype())
     if eps is not None:
         input = input.clamp(eps, 1 - eps)
-    return logit_of(input)
+    return _logit(input)
 
 
 def _sinc_infer(input):
@@ -330,4 +330,4 @@ def _(g, input):
     x = input * pi
     slope = (x * x.cos() - x.sin()) / (x * input)
     # Nearer to 0 than the square can tell, both parts of the quotient are 0.
-    return where_select(x * input == 0, 0, g * conjugate(slope))
+    return _where(x * input == 0, 0, g * conjugate(slope))

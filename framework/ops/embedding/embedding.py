@@ -58,10 +58,10 @@ def _embedding_samples(make):
 
 
 @op(
-    name="_embedding", infer=_embedding_infer, layout=contiguous, half="exact",
+    infer=_embedding_infer, layout=contiguous, half="exact",
     samples=_embedding_samples, flops=lambda *_, **__: 0,
 )  # fmt: skip
-def lookup(xp, out, weight, index, *, padding, sparse=False):
+def _embedding(xp, out, weight, index, *, padding, sparse=False):
     """Look up the row of ``weight`` for each index; row ``padding`` gets no gradient.
 
     ``sparse`` makes the gradient a sparse tensor: indices and rows, nothing for the other rows.
@@ -69,7 +69,7 @@ def lookup(xp, out, weight, index, *, padding, sparse=False):
     xp.take(weight, index, axis=0, out=out)
 
 
-@lookup.kernel("cpu")
+@_embedding.kernel("cpu")
 def _(xp, out, weight, index, *, padding, sparse):
     if index.size:
         low, high = index.min(), index.max()
@@ -83,11 +83,11 @@ def _(xp, out, weight, index, *, padding, sparse):
     xp.take(weight, index, axis=0, out=out, mode="clip")
 
 
-@lookup.vjp("weight")
+@_embedding.vjp("weight")
 def _(g, index, weight_spec, padding, sparse):
     if sparse and g._spec.runs is None:  # inside vmap gradients are dense
         return row_gradient(g, index, weight_spec.shape[0], padding)
-    return row_sums(g, index, weight_spec.shape[0], padding)
+    return _embedding_grad(g, index, weight_spec.shape[0], padding)
 
 
 def _row_sums_samples(make):
@@ -100,11 +100,11 @@ def _row_sums_samples(make):
 
 
 @op(
-    name="_embedding_grad", layout=contiguous,
+    layout=contiguous,
     infer=lambda grad, index, *, rows, padding: grad.like((rows, grad.shape[-1])),
     flops=lambda grad, index, **_: grad.numel, samples=_row_sums_samples,
 )  # fmt: skip
-def row_sums(xp, out, grad, index, *, rows, padding):
+def _embedding_grad(xp, out, grad, index, *, rows, padding):
     """Backward of lookup: add each gradient to its row; row ``padding`` stays zero."""
     out.fill(0)
     xp.add.at(out, index.reshape(-1), grad.reshape(index.size, out.shape[1]))
@@ -112,7 +112,7 @@ def row_sums(xp, out, grad, index, *, rows, padding):
         out[padding].fill(0)
 
 
-@row_sums.kernel("cpu", when=worth_compiling, layout=contiguous)
+@_embedding_grad.kernel("cpu", when=worth_compiling, layout=contiguous)
 def _(xp, out, grad, index, *, rows, padding):
     from ...kernels.cpu.normalization.layer_norm import add_rows
 
@@ -122,16 +122,16 @@ def _(xp, out, grad, index, *, rows, padding):
         out[padding].fill(0)
 
 
-@row_sums.kernel("cuda", when=lambda grad, index, **_: is_float(grad), layout=contiguous)
+@_embedding_grad.kernel("cuda", when=lambda grad, index, **_: is_float(grad), layout=contiguous)
 def _(xp, out, grad, index, *, rows, padding):
     add_rows_on_gpu(xp, out, grad.reshape(index.size, out.shape[1]), index.reshape(-1))
     if padding is not None:
         out[padding].fill(0)
 
 
-@row_sums.vjp("grad")
+@_embedding_grad.vjp("grad")
 def _(g, index, grad_spec, padding):
-    rows = lookup(g, index, padding)
+    rows = _embedding(g, index, padding)
     if padding is None:
         return rows
     return rows * index.ne(padding).unsqueeze(-1).to(grad_spec.dtype)
@@ -145,12 +145,11 @@ def _share_samples(make):
 
 
 @op(
-    name="_index_shares",
     infer=lambda index, *, rows, dtype: (index.like(dtype=dtype), Spec((rows,), int64)),
     scratch=("counts",), layout=contiguous, half="exact", flops=lambda index, **_: 2 * index.numel,
     samples=_share_samples,
 )  # fmt: skip
-def shares(xp, out, counts, index, *, rows, dtype):
+def _index_shares(xp, out, counts, index, *, rows, dtype):
     """Return one over the frequency of each index."""
     counts.fill(0)
     flat, target = index.reshape(-1), out.reshape(-1)
@@ -170,17 +169,17 @@ def _frequency_samples(make):
 
 
 @op(
-    name="_scale_gradient", infer=lambda input, index, *, rows: input, half="exact",
+    infer=lambda input, index, *, rows: input, half="exact",
     flops=lambda *_, **__: 0, samples=_frequency_samples,
 )  # fmt: skip
-def scale_gradient(xp, out, input, index, *, rows):
+def _scale_gradient(xp, out, input, index, *, rows):
     """The identity, whose gradient is divided by the frequency of each row of ``index``."""
     xp.copyto(out, input)
 
 
-@scale_gradient.vjp("input")
+@_scale_gradient.vjp("input")
 def _(g, index, rows):
-    return g * shares(index, rows, g.dtype).unsqueeze(-1)
+    return g * _index_shares(index, rows, g.dtype).unsqueeze(-1)
 
 
 def _renormalize_samples(make):
@@ -198,11 +197,11 @@ def _renormalize_infer(weight, index, *, max_norm, norm_type):
 
 
 @op(
-    name="_renormalize_rows", inplace="_renormalize_rows_", infer=_renormalize_infer,
+    inplace="_renormalize_rows_", infer=_renormalize_infer,
     scratch=("rows", "powers"), flops=lambda weight, index, **_: 4 * index.numel * weight.shape[1],
     samples=_renormalize_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def renormalize(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
+def _renormalize_rows(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
     """Renormalize the rows that ``index`` names to a norm of at most ``max_norm``."""
     if out is not weight:
         xp.copyto(out, weight)
@@ -265,7 +264,7 @@ def embedding(
     if max_norm is not None and weight.numel():
         with no_grad():
             weight._renormalize_rows_(input, float(max_norm), float(norm_type))
-    out = lookup(weight, input, padding_idx, bool(sparse))
+    out = _embedding(weight, input, padding_idx, bool(sparse))
     if scale_grad_by_freq:
-        out = scale_gradient(out, input, rows)
+        out = _scale_gradient(out, input, rows)
     return out

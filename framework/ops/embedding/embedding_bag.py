@@ -22,7 +22,7 @@ from ..creation.from_data import tensor
 from ..indexing.index_put import take
 from ..registry import function, op
 from ..sparse.gradients import row_gradient
-from .embedding import shares
+from .embedding import _index_shares
 
 TILE = 256  # entries at a time on the host, with their rows
 NUMBERS_TILE = 1 << 12  # and without
@@ -64,10 +64,10 @@ def _check_rows(xp, source, rows):
 
 
 @op(
-    name="_bag", infer=_bag_infer, scratch=("tile",), layout=contiguous, samples=_bag_samples,
+    infer=_bag_infer, scratch=("tile",), layout=contiguous, samples=_bag_samples,
     flops=lambda table, factors, *_, **__: 2 * factors.numel * table.shape[1],
 )  # fmt: skip
-def bag(xp, out, tile, table, factors, source, target, *, rows):
+def _bag(xp, out, tile, table, factors, source, target, *, rows):
     """Add rows of ``table``, each times its factor, to the rows ``target`` of ``out``."""
     _check_rows(xp, source, table.shape[0])
     _add_rows(xp, out, tile, table, factors, source, target)
@@ -89,7 +89,7 @@ def _many(table, factors, *_, **__):
     )
 
 
-@bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)
+@_bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)
 def _(xp, out, tile, table, factors, source, target, *, rows):
     from ...kernels.cpu import embedding
 
@@ -97,14 +97,14 @@ def _(xp, out, tile, table, factors, source, target, *, rows):
     embedding.bag(out, table, factors, source, target)
 
 
-@bag.vjp("table")
+@_bag.vjp("table")
 def _(g, factors, source, target, table_spec):
-    return bag(g, factors, target, source, table_spec.shape[0])
+    return _bag(g, factors, target, source, table_spec.shape[0])
 
 
-@bag.vjp("factors")
+@_bag.vjp("factors")
 def _(g, table, source, target):
-    return products(table, g, source, target)
+    return _bag_products(table, g, source, target)
 
 
 def _products_infer(a, b, source, target):
@@ -120,10 +120,10 @@ def _products_samples(make):
 
 
 @op(
-    name="_bag_products", infer=_products_infer, scratch=("left", "right"), layout=contiguous,
+    infer=_products_infer, scratch=("left", "right"), layout=contiguous,
     samples=_products_samples, flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
 )  # fmt: skip
-def products(xp, out, left, right, a, b, source, target):
+def _bag_products(xp, out, left, right, a, b, source, target):
     """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
     for here in tiles(source.shape[0], max(1, left.shape[0])):
         x, y = left[: len(source[here])], right[: len(source[here])]
@@ -133,7 +133,7 @@ def products(xp, out, left, right, a, b, source, target):
         xp.sum(x, axis=1, out=out[here])
 
 
-@products.kernel(
+@_bag_products.kernel(
     "cpu", when=lambda a, b, source, target: _many(a, source), layout=contiguous, scratch=False
 )
 def _(xp, out, left, right, a, b, source, target):
@@ -142,14 +142,14 @@ def _(xp, out, left, right, a, b, source, target):
     embedding.products(out, a, b, source, target)
 
 
-@products.vjp("a")
+@_bag_products.vjp("a")
 def _(g, b, source, target, a_spec):
-    return bag(b, g, target, source, a_spec.shape[0])
+    return _bag(b, g, target, source, a_spec.shape[0])
 
 
-@products.vjp("b")
+@_bag_products.vjp("b")
 def _(g, a, source, target, b_spec):
-    return bag(a, g, source, target, b_spec.shape[0])
+    return _bag(a, g, source, target, b_spec.shape[0])
 
 
 def _winners_infer(table, source, target, counts, *, rows):
@@ -164,10 +164,10 @@ def _winners_samples(make):
 
 
 @op(
-    name="_bag_winners", infer=_winners_infer, scratch=("best",), layout=contiguous, half="exact",
+    infer=_winners_infer, scratch=("best",), layout=contiguous, half="exact",
     samples=_winners_samples, flops=lambda table, source, *_, **__: source.numel * table.shape[1],
 )  # fmt: skip
-def winners(xp, out, best, table, source, target, counts, *, rows):
+def _bag_winners(xp, out, best, table, source, target, counts, *, rows):
     """Return the argmax row of ``table`` per bag and column; -1 for an empty bag.
 
     Entries whose ``counts`` is 0 take no part.
@@ -183,7 +183,9 @@ def winners(xp, out, best, table, source, target, counts, *, rows):
             xp.copyto(place, s, where=wins)
 
 
-@winners.kernel("cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous)
+@_bag_winners.kernel(
+    "cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous
+)
 def _(xp, out, best, table, source, target, counts, *, rows):
     from ...kernels.cpu import embedding
 
@@ -243,11 +245,11 @@ def _entries_samples(make):
 
 
 @op(
-    name="_bag_entries", returns=("factors", "target"), infer=_entries_infer, scratch=("counts",),
+    returns=("factors", "target"), infer=_entries_infer, scratch=("counts",),
     layout=contiguous, half="exact", samples=_entries_samples,
     flops=lambda source, *_, **__: 2 * source.numel,
 )  # fmt: skip
-def entries_of(
+def _bag_entries(
     xp, factors, target, counts, source, offsets, weights, *, bags, length, mean, padding, dtype
 ):
     """Compute factor and bag of each entry, without gradient.
@@ -292,15 +294,15 @@ def _bags_samples(make):
 
 
 @op(
-    name="_embedding_bag", infer=_bags_infer, scratch=("factors", "target", "counts", "tile"),
+    infer=_bags_infer, scratch=("factors", "target", "counts", "tile"),
     layout=contiguous, samples=_bags_samples,
     flops=lambda table, source, *_, **__: 2 * source.numel * table.shape[1],
 )  # fmt: skip
-def bags_of_rows(
+def _embedding_bag(
     xp, out, factors, target, counts, tile, table, source, offsets, weights, *, bags, length, mean,
     padding, by_frequency, sparse=False,
 ):  # fmt: skip
-    """Compute the weighted sum of the rows of each bag: see :func:`entries_of`.
+    """Compute the weighted sum of the rows of each bag: see :func:`_bag_entries`.
 
     ``by_frequency`` divides the gradient of each row by how often it occurs, ``sparse`` makes it
     a sparse tensor.
@@ -313,7 +315,7 @@ def bags_of_rows(
     _add_rows(xp, out, tile, table, factors, source, target)
 
 
-@bags_of_rows.kernel(
+@_embedding_bag.kernel(
     "cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous
 )
 def _(
@@ -330,25 +332,25 @@ def _(
     embedding.bag(out, table, factors, source, target)
 
 
-@bags_of_rows.vjp("table")
+@_embedding_bag.vjp("table")
 def _(g, source, offsets, weights, table_spec, bags, length, mean, padding, by_frequency, sparse):
     rows = table_spec.shape[0]
     how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
-    factors, target = entries_of(source, offsets, None, **how)
+    factors, target = _bag_entries(source, offsets, None, **how)
     if weights is not None:
         factors = factors * weights.to(g.dtype)
     if by_frequency:
-        factors = factors * shares(source, rows, g.dtype)
+        factors = factors * _index_shares(source, rows, g.dtype)
     if sparse and g._spec.runs is None:  # inside vmap gradients are dense
         return row_gradient(g.index_select(0, target) * factors.unsqueeze(1), source, rows, padding)
-    return bag(g, factors, target, source, rows)
+    return _bag(g, factors, target, source, rows)
 
 
-@bags_of_rows.vjp("weights")
+@_embedding_bag.vjp("weights")
 def _(g, table, source, offsets, bags, length, mean, padding):
     how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
-    factors, target = entries_of(source, offsets, None, **how)
-    return products(table, g, source, target) * factors
+    factors, target = _bag_entries(source, offsets, None, **how)
+    return _bag_products(table, g, source, target) * factors
 
 
 def _check_offsets(offsets, count):
@@ -469,7 +471,7 @@ def embedding_bag(
     if mode == "max":
         return _largest(weight, source, offsets, how)
     factors = None if per_sample_weights is None else per_sample_weights.reshape(-1)
-    return bags_of_rows(
+    return _embedding_bag(
         weight, source, offsets, factors, mean=mode == "mean",
         by_frequency=bool(scale_grad_by_freq), sparse=bool(sparse), **how,
     )  # fmt: skip
@@ -479,7 +481,7 @@ def _largest(weight, source, offsets, how):
     if not weight.shape[0] and not source.shape[0]:  # bags without entries: there is no row
         return weight.sum(0, keepdim=True).expand(how["bags"], -1)
     with no_grad():
-        counts, target = entries_of(source, offsets, None, mean=False, dtype=weight.dtype, **how)
-        found = winners(weight, source, target, counts.to(int64), how["bags"])
+        counts, target = _bag_entries(source, offsets, None, mean=False, dtype=weight.dtype, **how)
+        found = _bag_winners(weight, source, target, counts.to(int64), how["bags"])
         empty = found.lt(0)
     return weight.gather(0, found.clamp(min=0)).masked_fill(empty, 0.0)

@@ -109,8 +109,8 @@ def sample_positions(size, *shape):
     return positions((size,), *shape)[0]
 
 
-@op(name="_gather", infer=_gather_infer, half="exact", samples=_gather_samples)
-def gather_along(xp, out, input, index, *, dim):
+@op(infer=_gather_infer, half="exact", samples=_gather_samples)
+def _gather(xp, out, input, index, *, dim):
     """``out[i, j] = input[index[i, j], j]`` for dim 0, and so on."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if not input.ndim or not index.ndim:
@@ -120,18 +120,18 @@ def gather_along(xp, out, input, index, *, dim):
         out[tile] = input[tile_places(xp, index, tile, dim)]
 
 
-@gather_along.kernel(
+@_gather.kernel(
     "cpu", when=lambda input, index, *, dim: input.ndim > 0 and enough(index.numel, input.dtype)
 )
 def _(xp, out, input, index, *, dim):
     check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
     if not read_along(out, input, index, dim):
-        gather_along.op.plain(xp, out, input, index, dim=dim)
+        _gather.op.plain(xp, out, input, index, dim=dim)
 
 
-@gather_along.vjp("input")
+@_gather.vjp("input")
 def _(g, index, input_spec, dim):
-    return scatter_sum(g, index, shape=tuple(input_spec.shape), dim=dim)
+    return _scatter_sum(g, index, shape=tuple(input_spec.shape), dim=dim)
 
 
 def _scatter_unique_samples(make):
@@ -150,16 +150,16 @@ def _scatter_sum_samples(make):
 
 
 @op(
-    name="_scatter_sum", samples=_scatter_sum_samples,
+    samples=_scatter_sum_samples,
     infer=lambda input, index, *, shape, dim: input.like(shape),
 )  # fmt: skip
-def scatter_sum(xp, out, input, index, *, shape, dim):
+def _scatter_sum(xp, out, input, index, *, shape, dim):
     """Scatter-add ``input`` into zeros along ``dim``: the adjoint of ``gather``."""
     out.fill(0)
     add_at(xp, out, index, input, dim)
 
 
-@scatter_sum.kernel(
+@_scatter_sum.kernel(
     "cpu",
     when=lambda input, index, *, shape, dim: (
         shape != () and enough_to_add(index.numel, input.dtype)
@@ -171,23 +171,23 @@ def _(xp, out, input, index, *, shape, dim):
         add_at(xp, out, index, input, dim)
 
 
-@scatter_sum.vjp("input")
+@_scatter_sum.vjp("input")
 def _(g, index, dim):
-    return gather_along(g, index, dim=dim)
+    return _gather(g, index, dim=dim)
 
 
 @op(
-    name="_scatter_unique", half="exact", samples=_scatter_unique_samples,
+    half="exact", samples=_scatter_unique_samples,
     infer=lambda input, index, *, shape, dim: input.like(shape),
 )  # fmt: skip
-def scatter_unique(xp, out, input, index, *, shape, dim):
+def _scatter_unique(xp, out, input, index, *, shape, dim):
     """Scatter ``input`` into zeros along ``dim``, at indices that occur once each."""
     out.fill(0)
     for tile in index_tiles(xp, index.shape):
         out[tile_places(xp, index, tile, dim)] = input[tile]
 
 
-@scatter_unique.kernel(
+@_scatter_unique.kernel(
     "cpu", when=lambda input, index, *, shape, dim: enough(index.numel, input.dtype)
 )
 def _(xp, out, input, index, *, shape, dim):
@@ -197,9 +197,9 @@ def _(xp, out, input, index, *, shape, dim):
             out[tile_places(xp, index, tile, dim)] = input[tile]
 
 
-@scatter_unique.vjp("input")
+@_scatter_unique.vjp("input")
 def _(g, index, dim):
-    return gather_along(g, index, dim=dim)
+    return _gather(g, index, dim=dim)
 
 
 def add_at(xp, out, index, values, dim):
@@ -253,7 +253,7 @@ def gather(input, dim, index, *, sparse_grad=False, out=None):
                 "instead."
             )
         need_separate("gather", out, (input, index))
-    return gather_along(input, as_long(index), dim=d, out=out)
+    return _gather(input, as_long(index), dim=d, out=out)
 
 
 def as_long(index):

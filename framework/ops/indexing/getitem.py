@@ -20,14 +20,14 @@ from ...dtypes import BOOL, INT, int64, uint8
 from ...memory.short_traceback import shorten
 from ...tensor import Tensor
 from ..creation.from_data import tensor
-from ..manipulation.cat import stack_along
+from ..manipulation.cat import _stack
 from ..registry import function
 from ..signatures import broadcast_shapes
-from ..views.expand import expand_shape
-from ..views.reshape import fits, view_shape
-from ..views.slice import in_range, narrow_range, select_index, slice_view
-from .index_put import index_accumulate, index_assign, index_elements, mask_places, result_shape
-from .masked import masked_elements
+from ..views.expand import _expand
+from ..views.reshape import _view, fits
+from ..views.slice import _narrow, _select, _slice, in_range
+from .index_put import _index, _index_put, _index_put_add, _mask_places, result_shape
+from .masked import _index_masked
 
 MOST_DIMS = 32  # a longer list is always an index array
 _SEVERAL = (Tensor, list, tuple, range, slice, np.ndarray)
@@ -178,7 +178,7 @@ def _basic(input, key):
     shape = input._spec.shape
     if all(k.__class__ is int for k in key):
         for k in key:
-            input = select_index(input, k, 0)
+            input = _select(input, k, 0)
         return input
     if key.count(None) == 1 and all(
         k == (0, n, 1) for k, n in zip([k for k in key if k is not None], shape, strict=True)
@@ -196,10 +196,10 @@ def _basic(input, key):
         (d,) = rest
         part = key[d]
         if part.__class__ is int:
-            return select_index(input, part, d)
+            return _select(input, part, d)
         if part[2] == 1:
-            return narrow_range(input, part[0], d, part[1] - part[0])
-    return slice_view(input, tuple(key))
+            return _narrow(input, part[0], d, part[1] - part[0])
+    return _slice(input, tuple(key))
 
 
 def _gathered(view, found):
@@ -215,21 +215,21 @@ def _gathered(view, found):
                 "indexing by a boolean mask on meta: the shape of the result depends on values, "
                 "and meta has none. Use where or masked_fill, or run it on cpu or cuda."
             )
-        rows = mask_places(part)
+        rows = _mask_places(part)
         for k in range(part.ndim):
-            tensors.append(select_index(rows, k, 0))
+            tensors.append(_select(rows, k, 0))
             dims.append(d + k)
     shape = broadcast_indices(tensors)
     rows = []
     for x in tensors:
         if x.dtype is not int64:
             x = x.to(int64)
-        rows.append(x if tuple(x.shape) == shape else expand_shape(x, shape))
+        rows.append(x if tuple(x.shape) == shape else _expand(x, shape))
     if len(rows) == 1:
         index = rows[0].contiguous()
-        index = view_shape(index, (1, *shape))
+        index = _view(index, (1, *shape))
     else:
-        index = stack_along(*rows, dim=0)
+        index = _stack(*rows, dim=0)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     return view, index, tuple(dims), dims[0] if adjacent else 0
 
@@ -257,7 +257,7 @@ def _one_mask(input, found):
             shape = input.shape
             merged = (*shape[:d], prod(part.shape), *shape[d + part.ndim :])
             if fits(input._array, merged):
-                return view_shape(input, merged), {d: part.reshape(-1)}
+                return _view(input, merged), {d: part.reshape(-1)}
     return input, found
 
 
@@ -285,30 +285,30 @@ def _getitem(self, key):
             raise IndexError(
                 "invalid index of a 0-dim tensor. Use `tensor.item()` to convert it to a number"
             )
-        return select_index(self, in_range("", key, 0, shape[0]), 0)
+        return _select(self, in_range("", key, 0, shape[0]), 0)
     if kind is slice and self._spec.ndim:
         start, stop, step = _basic_range(key, self._spec.shape[0])
         if step == 1:
-            return narrow_range(self, start, 0, stop - start)
-        return slice_view(self, ((start, stop, step),))
+            return _narrow(self, start, 0, stop - start)
+        return _slice(self, ((start, stop, step),))
     if kind is Tensor and self._spec.ndim:
         spec = key._spec
         if spec.dtype is int64 and spec.ndim and spec.device is self._spec.device:
-            index = view_shape(key.contiguous(), (1, *spec.shape))  # the most frequent key
-            return index_elements(self, index, dims=(0,), at=0)
+            index = _view(key.contiguous(), (1, *spec.shape))  # the most frequent key
+            return _index(self, index, dims=(0,), at=0)
     try:
         view, found = _split_key(self, key if kind is tuple else _parts(key))
     except MemoryError as error:
         shorten(error)
         raise
     if not found:
-        return view if view is not self else view_shape(self, tuple(self.shape), "Alias")
+        return view if view is not self else _view(self, tuple(self.shape), "Alias")
     view, found = _one_mask(view, found)
     mask, *others = found.values()
     view, index, dims, at = _gathered(view, found)
     if not others and mask.dtype.category == BOOL and mask.nbytes < index.nbytes:
-        return masked_elements(view, mask, index, count=index.shape[1], at=at)
-    return index_elements(view, index, dims=dims, at=at)
+        return _index_masked(view, mask, index, count=index.shape[1], at=at)
+    return _index(view, index, dims=dims, at=at)
 
 
 @function(method="__setitem__")
@@ -384,9 +384,9 @@ def _put(name, input, indices, values, accumulate, in_place):
         write = target._index_put_add_ if accumulate else target._index_put_
         write(index, values, dims=dims, at=at)
         return input
-    make = index_accumulate if accumulate else index_assign
+    make = _index_put_add if accumulate else _index_put
     out = make(target, index, values, dims=dims, at=at)
-    return out if target is input else view_shape(out, tuple(input.shape))
+    return out if target is input else _view(out, tuple(input.shape))
 
 
 @function(method=True)

@@ -103,8 +103,8 @@ def _index_samples(make):
     yield (y, positions((y.shape[2],), 0)), {"dims": (2,), "at": 2}
 
 
-@op(name="_index", infer=_index_infer, half="exact", samples=_index_samples)
-def index_elements(xp, out, input, index, *, dims, at):
+@op(infer=_index_infer, half="exact", samples=_index_samples)
+def _index(xp, out, input, index, *, dims, at):
     """Read the elements of ``input`` at ``index``."""
     check_bounds(xp, index, input.shape, dims)
     if not out.size:
@@ -129,7 +129,7 @@ def index_elements(xp, out, input, index, *, dims, at):
             target[k : k + step] = source[tuple(index[:, k : k + step])]
 
 
-@index_elements.kernel(
+@_index.kernel(
     "cpu",
     when=lambda input, index, *, dims, at: enough(
         prod(result_shape(input.shape, index.shape, dims, at)), input.dtype
@@ -138,12 +138,12 @@ def index_elements(xp, out, input, index, *, dims, at):
 def _(xp, out, input, index, *, dims, at):
     check_bounds(xp, index, input.shape, dims)
     if not read_places(out, input, index, dims, at):
-        index_elements.op.plain(xp, out, input, index, dims=dims, at=at)
+        _index.op.plain(xp, out, input, index, dims=dims, at=at)
 
 
-@index_elements.vjp("input")
+@_index.vjp("input")
 def _(g, index, input_spec, dims, at):
-    return index_sum(g, index, shape=tuple(input_spec.shape), dims=dims, at=at)
+    return _index_sum(g, index, shape=tuple(input_spec.shape), dims=dims, at=at)
 
 
 def accumulate(xp, target, index, values):
@@ -171,10 +171,10 @@ def _index_sum_samples(make):
 
 
 @op(
-    name="_index_sum", samples=_index_sum_samples,
+    samples=_index_sum_samples,
     infer=lambda input, index, *, shape, dims, at: input.like(shape),
 )  # fmt: skip
-def index_sum(xp, out, input, index, *, shape, dims, at):
+def _index_sum(xp, out, input, index, *, shape, dims, at):
     """Add ``input`` into zeros of ``shape`` at ``index``: the adjoint of indexing."""
     check_bounds(xp, index, shape, dims)
     out.fill(0)
@@ -182,7 +182,7 @@ def index_sum(xp, out, input, index, *, shape, dims, at):
     accumulate(xp, target, index, _values_first(xp, input, target, index, at))
 
 
-@index_sum.kernel("cpu", when=lambda input, index, **_: enough_to_add(input.numel, input.dtype))
+@_index_sum.kernel("cpu", when=lambda input, index, **_: enough_to_add(input.numel, input.dtype))
 def _(xp, out, input, index, *, shape, dims, at):
     check_bounds(xp, index, shape, dims)
     out.fill(0)
@@ -191,9 +191,9 @@ def _(xp, out, input, index, *, shape, dims, at):
         accumulate(xp, target, index, _values_first(xp, input, target, index, at))
 
 
-@index_sum.vjp("input")
+@_index_sum.vjp("input")
 def _(g, index, dims, at):
-    return index_elements(g, index, dims=dims, at=at)
+    return _index(g, index, dims=dims, at=at)
 
 
 def _put_infer(input, index, values, *, dims, at):
@@ -219,10 +219,10 @@ def _put_samples(make):
 
 
 @op(
-    name="_index_put", inplace="_index_put_", infer=_put_infer, half="exact", samples=_put_samples,
+    inplace="_index_put_", infer=_put_infer, half="exact", samples=_put_samples,
     autocast="promote",
 )  # fmt: skip
-def index_assign(xp, out, input, index, values, *, dims, at):
+def _index_put(xp, out, input, index, values, *, dims, at):
     """Write ``values`` at ``index`` in a copy of ``input``; the last duplicate wins."""
     check_bounds(xp, index, input.shape, dims)
     if out is not input:
@@ -238,7 +238,7 @@ def _many(worth):
     return when
 
 
-@index_assign.kernel("cpu", when=_many(enough))
+@_index_put.kernel("cpu", when=_many(enough))
 def _(xp, out, input, index, values, *, dims, at):
     check_bounds(xp, index, input.shape, dims)
     if out is not input:
@@ -249,14 +249,14 @@ def _(xp, out, input, index, values, *, dims, at):
         target[tuple(index)] = _values_first(xp, values, target, index, at)
 
 
-@index_assign.vjp("input")
+@_index_put.vjp("input")
 def _(g, index, dims, at):
-    return index_assign(g, index, 0, dims=dims, at=at)
+    return _index_put(g, index, 0, dims=dims, at=at)
 
 
-@index_assign.vjp("values")
+@_index_put.vjp("values")
 def _(g, index, dims, at):
-    return index_elements(g, index, dims=dims, at=at)
+    return _index(g, index, dims=dims, at=at)
 
 
 def _put_add_samples(make):
@@ -268,8 +268,8 @@ def _put_add_samples(make):
     yield (make(0, 4), positions((4,), 2), make()), {"dims": (1,), "at": 1}
 
 
-@op(name="_index_put_add", inplace="_index_put_add_", infer=_put_infer, samples=_put_add_samples)
-def index_accumulate(xp, out, input, index, values, *, dims, at):
+@op(inplace="_index_put_add_", infer=_put_infer, samples=_put_add_samples)
+def _index_put_add(xp, out, input, index, values, *, dims, at):
     """Add ``values`` at ``index`` in a copy of ``input``, accumulating duplicates."""
     check_bounds(xp, index, input.shape, dims)
     if out is not input:
@@ -278,7 +278,7 @@ def index_accumulate(xp, out, input, index, values, *, dims, at):
     accumulate(xp, target, index, _values_first(xp, values, target, index, at))
 
 
-@index_accumulate.kernel("cpu", when=_many(enough_to_add))
+@_index_put_add.kernel("cpu", when=_many(enough_to_add))
 def _(xp, out, input, index, values, *, dims, at):
     check_bounds(xp, index, input.shape, dims)
     if out is not input:
@@ -289,14 +289,14 @@ def _(xp, out, input, index, values, *, dims, at):
         accumulate(xp, target, index, _values_first(xp, values, target, index, at))
 
 
-@index_accumulate.vjp("input")
+@_index_put_add.vjp("input")
 def _(g):
     return g
 
 
-@index_accumulate.vjp("values")
+@_index_put_add.vjp("values")
 def _(g, index, dims, at):
-    return index_elements(g, index, dims=dims, at=at)
+    return _index(g, index, dims=dims, at=at)
 
 
 def set_places(xp, places, mask):
@@ -317,8 +317,8 @@ def set_places(xp, places, mask):
         rows[0] = found
 
 
-@op(name="_mask_places", adopt=True, half="exact", samples=masks)
-def mask_places(xp, mask):
+@op(adopt=True, half="exact", samples=masks)
+def _mask_places(xp, mask):
     """Return the coordinates of the True elements of a mask: (ndim, count)."""
     if not mask.ndim:
         return xp.zeros((0, int(mask)), dtype=xp.int64)

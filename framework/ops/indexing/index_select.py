@@ -14,10 +14,10 @@ from ..creation.fill import zeros
 from ..inplace import need_separate
 from ..registry import function
 from ..signatures import broadcast_shapes
-from ..views.reshape import normal_dim, view_shape
+from ..views.reshape import _view, normal_dim
 from .gather import gather
-from .index_put import index_accumulate, index_assign, index_elements, mask_places
-from .masked import masked_assign
+from .index_put import _index, _index_put, _index_put_add, _mask_places
+from .masked import _masked_scatter
 
 # Whole slices of one dim
 
@@ -34,7 +34,7 @@ def _slice_index(name, input, dim, index):
         index = index.to(int64)
     index = index.reshape(1, index.numel())
     if not input.ndim:
-        input = view_shape(input, (1,))
+        input = _view(input, (1,))
     return d, input, index
 
 
@@ -45,8 +45,8 @@ def index_select(input, dim, index, *, out=None):
     if out is not None:
         need_separate("index_select", out, (input, index))
     if not input.ndim:
-        return view_shape(index_elements(x, rows, dims=(0,), at=0), ())
-    return index_elements(x, rows, dims=(d,), at=d, out=out)
+        return _view(_index(x, rows, dims=(0,), at=0), ())
+    return _index(x, rows, dims=(d,), at=d, out=out)
 
 
 def _source_slices(name, input, d, index, source):
@@ -81,7 +81,7 @@ def _written(op_function, name, input, d, x, rows, source, in_place):
         getattr(x, name)(rows, source, dims=(d,), at=d)
         return input
     out = op_function(x, rows, source, dims=(d,), at=d)
-    return out if input.ndim else view_shape(out, ())
+    return out if input.ndim else _view(out, ())
 
 
 def _index_add(input, dim, index, source, alpha, in_place):
@@ -89,7 +89,7 @@ def _index_add(input, dim, index, source, alpha, in_place):
     source = _source_slices("index_add", input, d, rows, source)
     if alpha != 1:
         source = source * alpha
-    return _written(index_accumulate, "_index_put_add_", input, d, x, rows, source, in_place)
+    return _written(_index_put_add, "_index_put_add_", input, d, x, rows, source, in_place)
 
 
 @function(method=True, out=True)
@@ -107,7 +107,7 @@ def index_add_(input, dim, index, source, *, alpha=1):
 def _index_copy(input, dim, index, source, in_place):
     d, x, rows = _slice_index("index_copy", input, dim, index)
     source = _source_slices("index_copy", input, d, rows, source)
-    return _written(index_assign, "_index_put_", input, d, x, rows, source, in_place)
+    return _written(_index_put, "_index_put_", input, d, x, rows, source, in_place)
 
 
 @function(method=True, out=True)
@@ -138,7 +138,7 @@ def _index_fill(input, dim, index, value, in_place):
             return (input.masked_fill_ if in_place else input.masked_fill)(hit, value)
     else:
         value = fitted(value, input.dtype)
-    return _written(index_assign, "_index_put_", input, d, x, rows, value, in_place)
+    return _written(_index_put, "_index_put_", input, d, x, rows, value, in_place)
 
 
 @function(method=True)
@@ -165,7 +165,7 @@ def take(input, index, *, out=None):
         raise RuntimeError(f"take(): Expected a long tensor for index, but got {index.dtype}.")
     flat = input.reshape(-1) if input.numel() else input.reshape(0)
     rows = index.contiguous()
-    return index_elements(flat, view_shape(rows, (1, *index.shape)), dims=(0,), at=0, out=out)
+    return _index(flat, _view(rows, (1, *index.shape)), dims=(0,), at=0, out=out)
 
 
 @function(method=True)
@@ -206,7 +206,7 @@ def masked_select(input, mask, *, out=None):
     return found if out is None else out.copy_(found)
 
 
-def _masked_scatter(input, mask, source, in_place):
+def _scatter_where(input, mask, source, in_place):
     if mask.dtype.category:
         raise RuntimeError(
             f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
@@ -218,7 +218,7 @@ def _masked_scatter(input, mask, source, in_place):
         )
     shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
     mask = mask.expand(shape)
-    places = mask_places(mask)
+    places = _mask_places(mask)
     count = places.shape[1]
     if count > source.numel():
         raise RuntimeError(
@@ -234,16 +234,16 @@ def _masked_scatter(input, mask, source, in_place):
         )
     if in_place:
         return input._masked_scatter_(mask, values, places)
-    return masked_assign(input.expand(shape), mask, values, places)
+    return _masked_scatter(input.expand(shape), mask, values, places)
 
 
 @function(method=True)
 def masked_scatter(input, mask, source):
     """Write the elements of ``source``, in order, where the mask is True, in a copy."""
-    return _masked_scatter(input, mask, source, False)
+    return _scatter_where(input, mask, source, False)
 
 
 @function(method=True, public=False)
 def masked_scatter_(input, mask, source):
     """Write the elements of ``source``, in order, where the mask is True."""
-    return _masked_scatter(input, mask, source, True)
+    return _scatter_where(input, mask, source, True)

@@ -18,7 +18,7 @@ from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..registry import op
 from .cpu_routes import enough, read_places, write_places
-from .index_put import index_elements, index_sum, mask_places, set_places
+from .index_put import _index, _index_sum, _mask_places, set_places
 from .where import every_third
 
 _TILE = 1 << 13  # values at a time on the host
@@ -49,14 +49,14 @@ def _samples(make):
 def _read_samples(make):
     for x, mask, count, at, _ in _samples(make):
         yield (x, mask, None), {"count": count, "at": at}
-        yield (x, mask, mask_places(mask)), {"count": count, "at": at}
+        yield (x, mask, _mask_places(mask)), {"count": count, "at": at}
 
 
 @op(
-    name="_index_masked", infer=_read_infer, scratch=("places",), layout=_ready, half="exact",
+    infer=_read_infer, scratch=("places",), layout=_ready, half="exact",
     samples=_read_samples,
 )  # fmt: skip
-def masked_elements(xp, out, places, input, mask, index, *, count, at):
+def _index_masked(xp, out, places, input, mask, index, *, count, at):
     """Read the ``count`` elements where ``mask`` is True; it begins at dim ``at``.
 
     ``index`` are the places, if they are known; else they are made.
@@ -64,10 +64,10 @@ def masked_elements(xp, out, places, input, mask, index, *, count, at):
     if index is None:
         set_places(xp, places, mask)
         index = places
-    index_elements.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
+    _index.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
 
 
-@masked_elements.kernel(
+@_index_masked.kernel(
     "cpu", layout=_ready,
     when=lambda input, mask, index, *, count, at: enough(
         prod(_read_infer(input, mask, index, count=count, at=at)[0].shape), input.dtype
@@ -78,15 +78,15 @@ def _(xp, out, places, input, mask, index, *, count, at):
         set_places(xp, places, mask)
         index = places
     if not read_places(out, input, index, _dims(mask, at), at):
-        index_elements.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
+        _index.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
 
 
-masked_elements.op.display_name = "index"  # in messages, and for who asks for values by their op
+_index_masked.op.display_name = "index"  # in messages, and for who asks for values by their op
 
 
-@masked_elements.vjp("input")
+@_index_masked.vjp("input")
 def _(g, mask, input_spec, at):
-    return masked_sum(g, mask, shape=tuple(input_spec.shape), at=at)
+    return _index_masked_grad(g, mask, shape=tuple(input_spec.shape), at=at)
 
 
 def _sum_infer(input, mask, *, shape, at):
@@ -102,16 +102,16 @@ def _sum_samples(make):
 
 
 @op(
-    name="_index_masked_grad", infer=_sum_infer, scratch=("places",), layout=_ready,
+    infer=_sum_infer, scratch=("places",), layout=_ready,
     samples=_sum_samples,
 )  # fmt: skip
-def masked_sum(xp, out, places, input, mask, *, shape, at):
+def _index_masked_grad(xp, out, places, input, mask, *, shape, at):
     """Add ``input`` into zeros of ``shape`` where ``mask`` is True: the adjoint of reading."""
     set_places(xp, places, mask)
-    index_sum.op.plain(xp, out, input, places, shape=shape, dims=_dims(mask, at), at=at)
+    _index_sum.op.plain(xp, out, input, places, shape=shape, dims=_dims(mask, at), at=at)
 
 
-@masked_sum.kernel(
+@_index_masked_grad.kernel(
     "cpu", layout=_ready, when=lambda input, mask, **_: enough(input.numel, input.dtype)
 )
 def _(xp, out, places, input, mask, *, shape, at):
@@ -119,12 +119,12 @@ def _(xp, out, places, input, mask, *, shape, at):
     dims = _dims(mask, at)
     out.fill(0)  # a mask names no place twice
     if not write_places("put", out, input, places, input.shape, dims, at):
-        index_sum.op.plain(xp, out, input, places, shape=shape, dims=dims, at=at)
+        _index_sum.op.plain(xp, out, input, places, shape=shape, dims=dims, at=at)
 
 
-@masked_sum.vjp("input")
+@_index_masked_grad.vjp("input")
 def _(g, input_spec, mask, at):
-    return masked_elements(g, mask, None, count=input_spec.shape[at], at=at)
+    return _index_masked(g, mask, None, count=input_spec.shape[at], at=at)
 
 
 def _write_samples(make):
@@ -132,16 +132,16 @@ def _write_samples(make):
         whole = every_third(*x.shape)
         values = values[: -(-whole.numel() // 3)]
         yield (x, whole, values, None), {}
-        yield (x, whole, values, mask_places(whole)), {}
+        yield (x, whole, values, _mask_places(whole)), {}
 
 
 @op(
-    name="_masked_scatter", inplace="_masked_scatter_", infer=lambda input, mask, values, index: (
+    inplace="_masked_scatter_", infer=lambda input, mask, values, index: (
         input, Spec((mask.ndim, values.shape[0] if index is None else 0), int64)
     ),
     scratch=("places",), layout=_ready, half="exact", samples=_write_samples, autocast="promote",
 )  # fmt: skip
-def masked_assign(xp, out, places, input, mask, values, index):
+def _masked_scatter(xp, out, places, input, mask, values, index):
     """Write ``values``, in order, where ``mask`` is True in a copy; ``index`` as above."""
     if out is not input:
         xp.copyto(out, input)
@@ -152,11 +152,11 @@ def masked_assign(xp, out, places, input, mask, values, index):
         out[tuple(index[:, here])] = values[here]
 
 
-@masked_assign.vjp("input")
+@_masked_scatter.vjp("input")
 def _(g, mask):
     return g.masked_fill(mask, 0)
 
 
-@masked_assign.vjp("values")
+@_masked_scatter.vjp("values")
 def _(g, mask, values_spec):
-    return masked_elements(g, mask, None, count=values_spec.shape[0], at=0)
+    return _index_masked(g, mask, None, count=values_spec.shape[0], at=0)

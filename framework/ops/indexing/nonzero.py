@@ -17,8 +17,8 @@ from .index_put import set_places
 from .where import masks
 
 
-@op(name="_argwhere", adopt=True, half="exact", samples=masks)
-def places_of_nonzero(xp, input):
+@op(adopt=True, half="exact", samples=masks)
+def _argwhere(xp, input):
     """Return the coordinates of nonzero elements, one row each."""
     if not input.ndim:
         return xp.zeros((int(bool(input != 0)), 0), dtype=xp.int64)
@@ -33,16 +33,16 @@ def places_of_nonzero(xp, input):
 def nonzero(input, *, as_tuple=False):
     """Return the coordinates of nonzero elements: (count, ndim), or a vector for each dim."""
     if not as_tuple:
-        return places_of_nonzero(input)
+        return _argwhere(input)
     if not input.ndim:
         input = input.unsqueeze(0)
-    return places_of_nonzero(input).unbind(1)
+    return _argwhere(input).unbind(1)
 
 
 @function(method=True)
 def argwhere(input):
     """Return the coordinates of nonzero elements: (count, ndim)."""
-    return places_of_nonzero(input)
+    return _argwhere(input)
 
 
 @function()
@@ -94,8 +94,8 @@ def _bincount_samples(make):
     yield (tensor(np.zeros(0, np.int64)), None), {"minlength": 2}
 
 
-@op(name="_bincount", adopt=True, half="exact", samples=_bincount_samples)
-def counts_of(xp, input, weights, *, minlength):
+@op(adopt=True, half="exact", samples=_bincount_samples)
+def _bincount(xp, input, weights, *, minlength):
     """Count how often each number occurs."""
     if not input.size:
         return xp.zeros(minlength, dtype=xp.int64 if weights is None else xp.float64)
@@ -118,9 +118,9 @@ def bincount(input, weights=None, minlength=0):
         if weights.shape != input.shape:
             raise RuntimeError("weights should be 1-d and have the same length as input")
         weights = weights.detach()
-        out = counts_of(input, weights.double(), minlength=minlength)
+        out = _bincount(input, weights.double(), minlength=minlength)
         return out.to(weights.dtype) if weights.dtype.is_floating_point else out
-    return counts_of(input, None, minlength=minlength)
+    return _bincount(input, None, minlength=minlength)
 
 
 def _search_samples(make):
@@ -144,10 +144,10 @@ def _search_infer(sorted_sequence, input, *, right):
 
 
 @op(
-    name="_searchsorted", adopt=True, promote="arith", infer=_search_infer, half="exact",
+    adopt=True, promote="arith", infer=_search_infer, half="exact",
     samples=_search_samples,
 )  # fmt: skip
-def search(xp, sorted_sequence, input, *, right):
+def _searchsorted(xp, sorted_sequence, input, *, right):
     """Find where each value would be inserted into a sorted sequence, or row."""
     side = "right" if right else "left"
     if sorted_sequence.ndim == 1:
@@ -186,7 +186,7 @@ def searchsorted(
     given = input
     if not isinstance(given, Tensor):
         given = tensor(given, device=sorted_sequence.device)
-    found = search(sorted_sequence.detach(), given.detach(), right=right or side == "right")
+    found = _searchsorted(sorted_sequence.detach(), given.detach(), right=right or side == "right")
     found = found.to(int32) if out_int32 else found
     return found if out is None else out.copy_(found)
 

@@ -15,15 +15,15 @@ from ...tensor import Tensor
 from ..creation.factory import fitted
 from ..creation.fill import full
 from ..creation.from_data import tensor
-from ..manipulation.pad import pad_constant
+from ..manipulation.pad import _pad
 from ..registry import function, op
 from ..views.reshape import normal_dim
 from .cpu_routes import enough, enough_to_add, write_along
 from .gather import (
+    _gather,
     add_at,
     as_long,
     check_index,
-    gather_along,
     index_tiles,
     sample_positions,
     tile_places,
@@ -52,10 +52,10 @@ def _scatter_samples(make):
 
 
 @op(
-    name="_scatter", inplace="_scatter_", infer=_scatter_infer, half="exact",
+    inplace="_scatter_", infer=_scatter_infer, half="exact",
     samples=_scatter_samples,
 )  # fmt: skip
-def scatter_along(xp, out, input, index, src, *, dim):
+def _scatter(xp, out, input, index, src, *, dim):
     """Scatter ``src`` into a copy of ``input`` along a dim; the last duplicate wins."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if out is not input:
@@ -68,7 +68,7 @@ def scatter_along(xp, out, input, index, src, *, dim):
         out[tile_places(xp, index, tile, dim)] = values_of(src, tile)
 
 
-@scatter_along.kernel(
+@_scatter.kernel(
     "cpu",
     when=lambda input, index, src, *, dim: input.ndim > 0 and enough(index.numel, input.dtype),
 )
@@ -81,14 +81,14 @@ def _(xp, out, input, index, src, *, dim):
             out[tile_places(xp, index, tile, dim)] = values_of(src, tile)
 
 
-@scatter_along.vjp("input")
+@_scatter.vjp("input")
 def _(g, index, dim):
-    return scatter_along(g, index, 0, dim=dim)
+    return _scatter(g, index, 0, dim=dim)
 
 
-@scatter_along.vjp("src")
+@_scatter.vjp("src")
 def _(g, index, src_spec, dim):
-    return _to_source(gather_along(g, index, dim=dim), src_spec)
+    return _to_source(_gather(g, index, dim=dim), src_spec)
 
 
 def _to_source(g, spec):
@@ -98,7 +98,7 @@ def _to_source(g, spec):
         return g if shape else g.sum()
 
     after = tuple([n - m for n, m in zip(shape, g.shape, strict=True)])
-    return pad_constant(g, before=(0,) * len(shape), after=after, value=0.0)
+    return _pad(g, before=(0,) * len(shape), after=after, value=0.0)
 
 
 def _scatter_add_samples(make):
@@ -109,10 +109,10 @@ def _scatter_add_samples(make):
 
 
 @op(
-    name="_scatter_add", inplace="_scatter_add_", infer=_scatter_infer,
+    inplace="_scatter_add_", infer=_scatter_infer,
     samples=_scatter_add_samples, autocast="promote",
 )  # fmt: skip
-def scatter_add_along(xp, out, input, index, src, *, dim):
+def _scatter_add(xp, out, input, index, src, *, dim):
     """Scatter-add ``src`` into a copy of ``input`` along a dim."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if out is not input:
@@ -124,7 +124,7 @@ def _many(input, index, src, **_):
     return input.ndim > 0 and enough_to_add(index.numel, input.dtype)
 
 
-@scatter_add_along.kernel("cpu", when=_many)
+@_scatter_add.kernel("cpu", when=_many)
 def _(xp, out, input, index, src, *, dim):
     check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
     if out is not input:
@@ -133,14 +133,14 @@ def _(xp, out, input, index, src, *, dim):
         add_at(xp, out, index, src, dim)
 
 
-@scatter_add_along.vjp("input")
+@_scatter_add.vjp("input")
 def _(g):
     return g
 
 
-@scatter_add_along.vjp("src")
+@_scatter_add.vjp("src")
 def _(g, index, src_spec, dim):
-    return _to_source(gather_along(g, index, dim=dim), src_spec)
+    return _to_source(_gather(g, index, dim=dim), src_spec)
 
 
 def _scattered(name, input, dim, index, src, reduce, in_place):
@@ -150,15 +150,13 @@ def _scattered(name, input, dim, index, src, reduce, in_place):
         src = fitted(src, input.dtype)
     if reduce is None:
         return (
-            input._scatter_(index, src, dim=d)
-            if in_place
-            else scatter_along(input, index, src, dim=d)
+            input._scatter_(index, src, dim=d) if in_place else _scatter(input, index, src, dim=d)
         )
     if reduce == "add":
         return (
             input._scatter_add_(index, src, dim=d)
             if in_place
-            else scatter_add_along(input, index, src, dim=d)
+            else _scatter_add(input, index, src, dim=d)
         )
     if reduce != "multiply":
         raise RuntimeError(f"reduce argument must be either add or multiply; got {reduce!r}.")
@@ -199,7 +197,7 @@ def scatter_(input, dim, index, src=None, *, value=None, reduce=None):
 def scatter_add(input, dim, index, src):
     """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
     d = normal_dim("scatter_add", dim, input.ndim)
-    return scatter_add_along(input, as_long(index), src, dim=d)
+    return _scatter_add(input, as_long(index), src, dim=d)
 
 
 @function(method=True, public=False)
@@ -224,8 +222,8 @@ def _combine_samples(make):
         yield (make(0, 4), sample_positions(4, 0, 3), make(0, 3)), {"dim": 1, "reduce": reduce}
 
 
-@op(name="_scatter_combine", infer=_combine_infer, samples=_combine_samples)
-def scatter_combine(xp, out, input, index, src, *, dim, reduce):
+@op(infer=_combine_infer, samples=_combine_samples)
+def _scatter_combine(xp, out, input, index, src, *, dim, reduce):
     """Scatter ``src`` into a copy of ``input``, reduced by product, maximum or minimum."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     xp.copyto(out, input)
@@ -246,15 +244,15 @@ def scatter_combine(xp, out, input, index, src, *, dim, reduce):
         out[place] = combine(out[place], src[row])
 
 
-@scatter_combine.kernel("cpu", when=_many)
+@_scatter_combine.kernel("cpu", when=_many)
 def _(xp, out, input, index, src, *, dim, reduce):
     check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
     xp.copyto(out, input)
     if not write_along(_REDUCERS[reduce], out, src, index, dim):
-        scatter_combine.op.plain(xp, out, input, index, src, dim=dim, reduce=reduce)
+        _scatter_combine.op.plain(xp, out, input, index, src, dim=dim, reduce=reduce)
 
 
-@scatter_combine.vjp("input", "src")
+@_scatter_combine.vjp("input", "src")
 def _(g, needs, input, index, src, out, dim, reduce):
     inside = src if src.shape == index.shape else src[tuple([slice(0, n) for n in index.shape])]
     if reduce == "prod":
@@ -275,7 +273,7 @@ def _product_gradients(g, needs, input, index, src, out, dim, shape):
     zero, zeros = input == 0, src == 0
     count = zero.to(g.dtype).scatter_add(dim, index, zeros.to(g.dtype))
     nonzero, nonzeros = input.masked_fill(zero, 1), src.masked_fill(zeros, 1)
-    rest = scatter_combine(nonzero, index, nonzeros, dim=dim, reduce="prod")
+    rest = _scatter_combine(nonzero, index, nonzeros, dim=dim, reduce="prod")
     lost = input.masked_fill(~zero, 0)
     lost = lost.scatter_add(dim, index, src.masked_fill(~zeros, 0))
 
@@ -320,12 +318,12 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
         neutral = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
         if neutral is None:
             neutral = _extreme(dtype, reduce == "amin")
-        input = scatter_along(input, index, neutral, dim=d)
+        input = _scatter(input, index, neutral, dim=d)
     if reduce == "sum":
-        return scatter_add_along(input, index, src, dim=d)
+        return _scatter_add(input, index, src, dim=d)
     if reduce != "mean":
-        return scatter_combine(input, index, src, dim=d, reduce=reduce)
-    total = scatter_add_along(input, index, src, dim=d)
+        return _scatter_combine(input, index, src, dim=d, reduce=reduce)
+    total = _scatter_add(input, index, src, dim=d)
     counts = _counts(input, d, index, int(include_self))
     counts = counts.masked_fill(counts == 0, 1)
     if input.dtype.category == INT:

@@ -41,16 +41,16 @@ def _where_samples(make):
 
 
 @op(
-    name="_where", promote=("arith", ("input", "other")), infer=_where_infer, half="exact",
+    promote=("arith", ("input", "other")), infer=_where_infer, half="exact",
     samples=_where_samples, elementwise=True,
 )  # fmt: skip
-def where_select(xp, out, condition, input, other):
+def _where(xp, out, condition, input, other):
     """Select ``input`` where the condition is True, else ``other``."""
     xp.copyto(out, other, casting="unsafe")
     xp.copyto(out, input, where=condition, casting="unsafe")
 
 
-@where_select.kernel(
+@_where.kernel(
     "cpu",
     when=lambda condition, input, other: enough(
         prod(broadcast_shapes("where", condition.shape, input.shape, other.shape)), input.dtype
@@ -58,17 +58,17 @@ def where_select(xp, out, condition, input, other):
 )
 def _(xp, out, condition, input, other):
     if not choose(out, condition, input, other):
-        where_select.op.plain(xp, out, condition, input, other)
+        _where.op.plain(xp, out, condition, input, other)
 
 
-@where_select.vjp("input")
+@_where.vjp("input")
 def _(g, condition):
-    return where_select(condition, g, 0)
+    return _where(condition, g, 0)
 
 
-@where_select.vjp("other")
+@_where.vjp("other")
 def _(g, condition):
-    return where_select(condition, 0, g)
+    return _where(condition, 0, g)
 
 
 @function()
@@ -95,7 +95,7 @@ def where(condition, input=None, other=None, *, out=None):
                 f"{condition.dtype}. Compare it with something."
             )
         condition = condition != 0
-    return where_select(condition, input, other, out=out)
+    return _where(condition, input, other, out=out)
 
 
 @function(method="where")
@@ -178,7 +178,7 @@ def _(g, mask):
 
 @masked_fill.vjp("value")
 def _(g, mask):
-    return where_select(mask, g, 0).sum()
+    return _where(mask, g, 0).sum()
 
 
 # Triangles

@@ -51,10 +51,10 @@ def _addmatmul_samples(make):
 
 
 @op(
-    name="_addmatmul", infer=_addmatmul_infer, promote="same", scratch=("scaled",),
+    infer=_addmatmul_infer, promote="same", scratch=("scaled",),
     layout=blas_ready, flops=_addmatmul_flops, samples=_addmatmul_samples, autocast="low",
 )  # fmt: skip
-def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
+def _addmatmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     """Multiply and add: ``out = beta * input + alpha * (mat1 @ mat2)``; beta 0 ignores input."""
     rows, mat1 = folded(out, mat1, mat2)
     matmul_into(xp, mat1, mat2, rows)
@@ -67,7 +67,7 @@ def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     xp.add(out, input, out=out)
 
 
-@add_matmul.kernel(
+@_addmatmul.kernel(
     "cpu",
     dtypes="half",
     when=lambda input, mat1, mat2, *, beta, alpha: (
@@ -85,18 +85,18 @@ def _(xp, out, room, input, mat1, mat2, *, beta, alpha):
     multiply(out, room, mat1, mat2, input)
 
 
-@add_matmul.vjp("input")
+@_addmatmul.vjp("input")
 def _(g, beta):
     return g if beta == 1 else g * beta.conjugate()
 
 
-@add_matmul.vjp("mat1")
+@_addmatmul.vjp("mat1")
 def _(g, mat2, alpha):
     grad = matmul(g, adjoint(mat2)) if mat2.ndim > 1 else g.unsqueeze(-1) * conjugate(mat2)
     return grad if alpha == 1 else grad * alpha.conjugate()
 
 
-@add_matmul.vjp("mat2")
+@_addmatmul.vjp("mat2")
 def _(g, mat1, alpha):
     grad = matmul(adjoint(mat1), g)
     return grad if alpha == 1 else grad * alpha.conjugate()
@@ -131,7 +131,7 @@ def addmm(input, mat1, mat2, *_old, beta=1, alpha=1, out=None):
         )
     need_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     _scalars(mat1, beta, alpha)
-    return add_matmul(input, mat1, mat2, beta=beta, alpha=alpha, out=out)
+    return _addmatmul(input, mat1, mat2, beta=beta, alpha=alpha, out=out)
 
 
 @function(method=True, inplace="addmv_")
@@ -143,7 +143,7 @@ def addmv(input, mat, vec, *_old, beta=1, alpha=1, out=None):
         )
     need_dims("addmv", mat=(mat, 2), vec=(vec, 1))
     _scalars(mat, beta, alpha)
-    return add_matmul(input, mat, vec, beta=beta, alpha=alpha, out=out)
+    return _addmatmul(input, mat, vec, beta=beta, alpha=alpha, out=out)
 
 
 @function(method=True, inplace="baddbmm_")
@@ -165,7 +165,7 @@ def baddbmm(input, batch1, batch2, *_old, beta=1, alpha=1, out=None):
             f"{tuple(batch1.shape)} and {tuple(batch2.shape)}. Expand one."
         )
     _scalars(batch1, beta, alpha)
-    return add_matmul(input, batch1, batch2, beta=beta, alpha=alpha, out=out)
+    return _addmatmul(input, batch1, batch2, beta=beta, alpha=alpha, out=out)
 
 
 @function(method=True, inplace="addbmm_")
@@ -193,7 +193,7 @@ def addbmm(input, batch1, batch2, *_old, beta=1, alpha=1, out=None):
     b, m, k = batch1.shape
     wide = batch1.permute(1, 0, 2).reshape(m, b * k)
     tall = batch2.reshape(b * k, batch2.shape[2])
-    return add_matmul(input, wide, tall, beta=beta, alpha=alpha, out=out)
+    return _addmatmul(input, wide, tall, beta=beta, alpha=alpha, out=out)
 
 
 @function(method=True, inplace="addr_")
@@ -208,4 +208,4 @@ def addr(input, vec1, vec2, *_old, beta=1, alpha=1, out=None):
     if input.dtype.category == vec1.dtype.category == vec2.dtype.category == 0:  # bool: or, and
         found = (input & bool(beta)) | (column & row & bool(alpha))
         return found if out is None else write_out(out, found)
-    return add_matmul(input, column, row, beta=beta, alpha=alpha, out=out)
+    return _addmatmul(input, column, row, beta=beta, alpha=alpha, out=out)

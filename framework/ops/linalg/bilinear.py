@@ -63,12 +63,12 @@ def _samples(make):
 
 
 @op(
-    name="_trilinear", infer=_infer, scratch=("tile",), promote="same", layout=contiguous,
+    infer=_infer, scratch=("tile",), promote="same", layout=contiguous,
     samples=_samples, flops=lambda a, b, weight, *, free: a.shape[0] * (
         2 * weight.numel + 2 * _route(weight.shape, free)[1]
     ),
 )  # fmt: skip
-def form(xp, out, tile, a, b, weight, *, free):
+def _trilinear(xp, out, tile, a, b, weight, *, free):
     """The form without the factor of dim ``free``; ``a`` and ``b`` are the others, in order."""
     first, size = _route(weight.shape, free)
     for rows in tiles(a.shape[0], max(1, tile.shape[0] // max(1, size))):
@@ -107,24 +107,24 @@ def _in_factor(g, free, d, other, weight):
     # The gradient in the factor of dim ``d``; ``other`` belongs to the remaining one
     other = conjugate(other)
     pair = (g, other) if free < 3 - free - d else (other, g)
-    return form(*pair, conjugate(weight), free=d)
+    return _trilinear(*pair, conjugate(weight), free=d)
 
 
-@form.vjp("a")
+@_trilinear.vjp("a")
 def _(g, b, weight, free):
     return _in_factor(g, free, 1 if free == 0 else 0, b, weight)
 
 
-@form.vjp("b")
+@_trilinear.vjp("b")
 def _(g, a, weight, free):
     return _in_factor(g, free, 1 if free == 2 else 2, a, weight)
 
 
-@form.vjp("weight")
+@_trilinear.vjp("weight")
 def _(g, a, b, free):
     factors = [conjugate(a), conjugate(b)]
     factors.insert(free, g)
-    return form_weight(*factors)
+    return _trilinear_weight(*factors)
 
 
 def _weight_route(rows, shape, host):
@@ -147,11 +147,11 @@ def _weight_samples(make):
 
 
 @op(
-    name="_trilinear_weight", infer=_weight_infer, scratch=("tile",), promote="same",
+    infer=_weight_infer, scratch=("tile",), promote="same",
     layout=contiguous, samples=_weight_samples,
     flops=lambda x0, x1, x2: 2 * x0.numel * x1.shape[1] * x2.shape[1],
 )  # fmt: skip
-def form_weight(xp, out, tile, x0, x1, x2):
+def _trilinear_weight(xp, out, tile, x0, x1, x2):
     """``out[k, i, j] = sum_r x0[r, k] * x1[r, i] * x2[r, j]``."""
     rows, (k, i, j) = x0.shape[0], out.shape
     if not rows:
@@ -175,19 +175,19 @@ def form_weight(xp, out, tile, x0, x1, x2):
             matmul_into(xp, last.T[None], made, out=out[some])
 
 
-@form_weight.vjp("x0")
+@_trilinear_weight.vjp("x0")
 def _(g, x1, x2):
-    return form(conjugate(x1), conjugate(x2), g, free=0)
+    return _trilinear(conjugate(x1), conjugate(x2), g, free=0)
 
 
-@form_weight.vjp("x1")
+@_trilinear_weight.vjp("x1")
 def _(g, x0, x2):
-    return form(conjugate(x0), conjugate(x2), g, free=1)
+    return _trilinear(conjugate(x0), conjugate(x2), g, free=1)
 
 
-@form_weight.vjp("x2")
+@_trilinear_weight.vjp("x2")
 def _(g, x0, x1):
-    return form(conjugate(x0), conjugate(x1), g, free=2)
+    return _trilinear(conjugate(x0), conjugate(x1), g, free=2)
 
 
 @function(autocast="promote")
@@ -220,6 +220,6 @@ def bilinear(input1, input2, weight, bias=None):
         )
     o, m, n = weight.shape
     lead = tuple(input1.shape[:-1])
-    result = form(as_rows(input1, (m,)), as_rows(input2, (n,)), weight, free=0)
+    result = _trilinear(as_rows(input1, (m,)), as_rows(input2, (n,)), weight, free=0)
     result = result.reshape(*lead, o)
     return result if bias is None else result + bias

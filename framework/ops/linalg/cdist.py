@@ -17,7 +17,7 @@ from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.from_data import tensor
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .matmul import blas_ready, matmul
@@ -69,10 +69,10 @@ def _cdist_samples(make):
 
 
 @op(
-    name="_cdist", infer=_cdist_infer, scratch=("tile",), promote="same", samples=_cdist_samples,
+    infer=_cdist_infer, scratch=("tile",), promote="same", samples=_cdist_samples,
     flops=lambda x1, x2, *, p: 3 * x1.numel * x2.shape[1],
 )  # fmt: skip
-def distances(xp, out, tile, x1, x2, *, p):
+def _cdist(xp, out, tile, x1, x2, *, p):
     """Compute the norm of each difference of a row of ``x1`` and one of ``x2``."""
     if not x1.shape[2]:
         out.fill(0)
@@ -101,14 +101,14 @@ def _set_lengths(xp, to, d, p):
         xp.power(to, 1 / p, out=to)
 
 
-@distances.vjp("x1")
+@_cdist.vjp("x1")
 def _(g, x1, x2, out, p):
-    return distances_slope(g, x1, x2, out, p=p)
+    return _cdist_backward(g, x1, x2, out, p=p)
 
 
-@distances.vjp("x2")
+@_cdist.vjp("x2")
 def _(g, x1, x2, out, p):
-    return distances_slope(g.mT, x2, x1, out.mT, p=p)
+    return _cdist_backward(g.mT, x2, x1, out.mT, p=p)
 
 
 def _slope_infer(grad, x1, x2, lengths, *, p):
@@ -129,11 +129,11 @@ def _slope_samples(make):
 
 
 @op(
-    name="_cdist_backward", infer=_slope_infer, scratch=("tile", "size", "weight", "zero"),
+    infer=_slope_infer, scratch=("tile", "size", "weight", "zero"),
     promote="same", samples=_slope_samples,
     flops=lambda grad, x1, x2, lengths, *, p: 6 * x1.numel * x2.shape[1],
 )  # fmt: skip
-def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
+def _cdist_backward(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
     """Backward of distances for ``x1``; 0 where two points coincide."""
     if p == 0 or not x1.shape[2]:
         out.fill(0)
@@ -169,7 +169,7 @@ def _set_slopes(xp, d, w, s, none, grad, p):
     xp.multiply(w, grad, out=w)
 
 
-@distances_slope.vjp("grad", "x1", "x2", "lengths")
+@_cdist_backward.vjp("grad", "x1", "x2", "lengths")
 def _(g, needs, grad, x1, x2, lengths, p):
     if p == 0:
         return None, None, None, None
@@ -178,14 +178,14 @@ def _(g, needs, grad, x1, x2, lengths, p):
     if p == inf:
         return (h * d.sign() * (d.abs() == lengths.unsqueeze(-1))).sum(-1), None, None, None
     zero, same = lengths == 0, d == 0
-    safe, size = where_select(zero, 1, lengths), where_select(same, 1, d.abs())
-    scale = where_select(zero, 0, safe ** (1 - p))
+    safe, size = _where(zero, 1, lengths), _where(same, 1, d.abs())
+    scale = _where(zero, 0, safe ** (1 - p))
     along = (h * d.sign() * size ** (p - 1)).sum(-1) * scale
     of_out = along * grad * (1 - p) / safe
     if p == 1:
         return along, None, None, of_out
     flat = 1.0 if p == 2 else 0.0  # the slope's slope where two coordinates are equal
-    bend = where_select(same, flat, size ** (p - 2)) * (p - 1)
+    bend = _where(same, flat, size ** (p - 2)) * (p - 1)
     moved = (grad * scale).unsqueeze(-1) * bend * h
     return along, moved.sum(-2), -moved.sum(-3), of_out
 
@@ -204,11 +204,11 @@ def _euclidean_samples(make):
 
 
 @op(
-    name="_euclidean", infer=_euclidean_infer, promote="same",
+    infer=_euclidean_infer, promote="same",
     scratch=("square1", "square2", "sum1", "sum2"), layout=blas_ready, samples=_euclidean_samples,
     flops=lambda x1, x2: 2 * x1.numel * x2.shape[-2],
 )  # fmt: skip
-def euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
+def _euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     """Euclidean distances by a product: ``sqrt(|a|^2 + |b|^2 - 2 a b)``."""
     for x, square, total in ((x1, square1, sum1), (x2, square2, sum2)):
         xp.multiply(x, x, out=square)
@@ -221,15 +221,15 @@ def euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     xp.sqrt(out, out=out)
 
 
-euclidean.op.display_name = "cdist"  # in messages, and for who asks for values by their op
+_euclidean.op.display_name = "cdist"  # in messages, and for who asks for values by their op
 
 
-@euclidean.vjp("x1")
+@_euclidean.vjp("x1")
 def _(g, x1, x2, out):
     return _toward(g, x1, x2, out)
 
 
-@euclidean.vjp("x2")
+@_euclidean.vjp("x2")
 def _(g, x1, x2, out):
     return _toward(g.mT, x2, x1, out.mT)
 
@@ -237,7 +237,7 @@ def _(g, x1, x2, out):
 def _toward(g, x1, x2, out):
     # The sum of g (x1 - x2) / out, 0 where two points are one
     none = out == 0
-    ratio = where_select(none, 0, g / where_select(none, 1, out))
+    ratio = _where(none, 0, g / _where(none, 1, out))
     return x1 * ratio.sum(-1, True) - matmul(ratio, x2)
 
 
@@ -280,13 +280,13 @@ def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
     many = x1.shape[-2] > _MANY or x2.shape[-2] > _MANY
     if p == 2 and (compute_mode == _MODES[1] or (compute_mode == _MODES[0] and many)):
-        return euclidean(x1, x2)
+        return _euclidean(x1, x2)
     batch = broadcast_shapes("cdist", x1.shape[:-2], x2.shape[:-2])
     count = 1
     for n in batch:
         count *= n
     a, b = (x.expand(*batch, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (x1, x2))
-    return distances(a, b, p=float(p)).reshape(*batch, x1.shape[-2], x2.shape[-2])
+    return _cdist(a, b, p=float(p)).reshape(*batch, x1.shape[-2], x2.shape[-2])
 
 
 def _norm(difference, p):
@@ -308,10 +308,10 @@ def _condensed_samples(make):
 
 
 @op(
-    name="_pdist", infer=_condensed_infer, scratch=("tile",), samples=_condensed_samples,
+    infer=_condensed_infer, scratch=("tile",), samples=_condensed_samples,
     flops=lambda input, *, p: 3 * input.numel * input.shape[0] // 2,
 )  # fmt: skip
-def condensed(xp, out, tile, input, *, p):
+def _pdist(xp, out, tile, input, *, p):
     """Compute the norms of the differences between each row and all later ones."""
     if not input.shape[1]:
         out.fill(0)
@@ -330,7 +330,7 @@ def _worth(*specs, p):
     )  # fmt: skip
 
 
-@condensed.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
+@_pdist.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
 def _(xp, out, tile, input, *, p):
     from ...kernels.cpu.linalg import pdist as pairs
 
@@ -344,16 +344,16 @@ def _followers(pairs, n):
         start += n - 1 - row
 
 
-@condensed.composite
+@_pdist.composite
 def _(input, *, p):
     n = input.shape[0]
     first, second = (tensor(k, device=input.device) for k in np.triu_indices(n, 1))
     return _norm(input.index_select(0, first) - input.index_select(0, second), p)
 
 
-@condensed.vjp("input")
+@_pdist.vjp("input")
 def _(g, input, out, p):
-    return condensed_slope(g, input, out, p=p)
+    return _pdist_backward(g, input, out, p=p)
 
 
 def _condensed_slope_infer(grad, input, lengths, *, p):
@@ -365,17 +365,17 @@ def _condensed_slope_infer(grad, input, lengths, *, p):
 def _condensed_slope_samples(make):
     for p in (2.0, 1.0, 0.5, 3.0):
         x = make(4, 2)
-        lengths = condensed(x, p)
+        lengths = _pdist(x, p)
         yield (lengths + 0.5, x, lengths), {"p": p}
     yield (make(0), make(1, 3), make(0)), {"p": 2.0}
 
 
 @op(
-    name="_pdist_backward", infer=_condensed_slope_infer,
+    infer=_condensed_slope_infer,
     scratch=("tile", "size", "weight", "zero"), samples=_condensed_slope_samples,
     flops=lambda grad, input, lengths, *, p: 6 * input.numel * input.shape[0] // 2,
 )  # fmt: skip
-def condensed_slope(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
+def _pdist_backward(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
     """Backward of condensed distances for ``input``; 0 where two points coincide."""
     out.fill(0)
     if p == 0 or not input.shape[1]:
@@ -393,7 +393,7 @@ def condensed_slope(xp, out, tile, size, weight, zero, grad, input, lengths, *, 
         xp.subtract(out[row + 1 :], d, out=out[row + 1 :])
 
 
-@condensed_slope.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
+@_pdist_backward.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
 def _(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
     from ...kernels.cpu.linalg import pdist as pairs
 
@@ -420,4 +420,4 @@ def pdist(input, p=2):
         )
     if p < 0:
         raise RuntimeError(f"pdist only supports non-negative p values; got {p}.")
-    return condensed(input, p=float(p))
+    return _pdist(input, p=float(p))

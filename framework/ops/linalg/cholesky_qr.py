@@ -22,7 +22,7 @@ from ..registry import op
 from ..views.as_strided import diag_embed
 from . import checks
 from .matmul import adjoint, matmul
-from .solve import solve_triangle
+from .solve import _solve_triangular
 
 
 def cube(A, *_, **__):
@@ -99,11 +99,11 @@ def _leading_minor(xp, a):
 
 
 @op(
-    name="_cholesky", adopt=True, returns=("out", "info"), infer=_cholesky_infer,
+    adopt=True, returns=("out", "info"), infer=_cholesky_infer,
     samples=_cholesky_samples, flops=lambda A, **_: A.numel * A.shape[-1] // 3,
     autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def cholesky_of(xp, A, *, part, checked):
+def _cholesky(xp, A, *, part, checked):
     """Cholesky decomposition of hermitian positive-definite matrices, with failures."""
     A = hermitian(xp, A, part)
     return checks.attempted(
@@ -114,20 +114,20 @@ def cholesky_of(xp, A, *, part, checked):
     )  # fmt: skip
 
 
-@cholesky_of.vjp("A")
+@_cholesky.vjp("A")
 def _(g_out, out):
     h = adjoint(out)
     phi = _scale_diagonal(matmul(h, g_out).tril(), 0.5)
     middle = (phi + adjoint(phi)) * 0.5
-    left = solve_triangle(h, middle, upper=True, unitriangular=False)
-    return adjoint(solve_triangle(h, adjoint(left), upper=True, unitriangular=False))
+    left = _solve_triangular(h, middle, upper=True, unitriangular=False)
+    return adjoint(_solve_triangular(h, adjoint(left), upper=True, unitriangular=False))
 
 
 CholeskyEx = checks.named("linalg_cholesky_ex", "L", "info")
 
 
-def _cholesky(A, upper, checked):
-    out, info = cholesky_of(A, part="upper" if upper else "lower", checked=checked)
+def _checked_cholesky(A, upper, checked):
+    out, info = _cholesky(A, part="upper" if upper else "lower", checked=checked)
     return adjoint(out) if upper else out, info
 
 
@@ -145,7 +145,7 @@ def cholesky(A, *, upper=False):
     Memory:
         Keeps the factor. The gradient is hermitian.
     """
-    return _cholesky(A, upper, True)[0]
+    return _checked_cholesky(A, upper, True)[0]
 
 
 @checks.linear_algebra()
@@ -155,7 +155,7 @@ def cholesky_ex(A, *, upper=False, check_errors=False):
     Returns:
         The named pair (L, info); NaN where there is no factor.
     """
-    return CholeskyEx(*_cholesky(A, upper, check_errors))
+    return CholeskyEx(*_checked_cholesky(A, upper, check_errors))
 
 
 # QR
@@ -177,10 +177,10 @@ def _qr_samples(make):
 
 
 @op(
-    name="_qr", adopt=True, returns=("q", "r"), infer=_qr_infer, samples=_qr_samples,
+    adopt=True, returns=("q", "r"), infer=_qr_infer, samples=_qr_samples,
     flops=lambda A, **_: 4 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def qr_of(xp, A, *, mode):
+def _qr(xp, A, *, mode):
     """QR decomposition into orthonormal columns and an upper triangle."""
     m, n = A.shape[-2:]
     k = m if mode == "complete" else min(m, n)
@@ -202,10 +202,10 @@ def _qr_tall(gq, gr, q, r):
     middle = _scale_diagonal(middle + adjoint(middle), 0.5)
     inside = total(matmul(q, middle), gq)
     # X R^H = inside, from the other side: R X^H = inside^H.
-    return adjoint(solve_triangle(r, adjoint(inside), upper=True, unitriangular=False))
+    return adjoint(_solve_triangular(r, adjoint(inside), upper=True, unitriangular=False))
 
 
-@qr_of.vjp("A")
+@_qr.vjp("A")
 def _(g_q, g_r, q, r, mode):
     m, n = q.shape[-2], r.shape[-1]
     if m >= n:
@@ -252,5 +252,5 @@ def qr(A, mode="reduced"):
             f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
             "'r', or 'complete'"
         )
-    q, r = qr_of(A, mode="reduced" if mode == "r" else mode)
+    q, r = _qr(A, mode="reduced" if mode == "r" else mode)
     return QR(q.detach().new_empty((0,)) if mode == "r" else q, r)

@@ -12,7 +12,7 @@ from ..registry import op
 from .checks import check_square, conditioned, converging, linear_algebra, named
 from .cholesky_qr import cube
 from .matmul import adjoint, matmul
-from .solve import in_stacks, invert, invert_small, small, stacked
+from .solve import _inv, in_stacks, invert_small, small, stacked
 
 
 def _det_samples(make):
@@ -26,17 +26,17 @@ def _det_infer(A):
 
 
 @op(
-    name="_det", adopt=True, infer=_det_infer, samples=_det_samples,
+    adopt=True, infer=_det_infer, samples=_det_samples,
     flops=lambda A: 2 * cube(A) // 3,
 )  # fmt: skip
-def determinant(xp, A):
+def _det(xp, A):
     """Compute determinants."""
     if not A.size:
         return xp.ones(A.shape[:-2], dtype=A.dtype)
     return xp.asarray(xp.linalg.det(A))
 
 
-@determinant.kernel("cpu", when=small)
+@_det.kernel("cpu", when=small)
 def _(xp, A):
     return _determinants(xp, A)
 
@@ -49,9 +49,9 @@ def _determinants(xp, A):
     return out
 
 
-@determinant.vjp("A")
+@_det.vjp("A")
 def _(g, A):
-    return _as_matrix(g) * conjugate(cofactors(A))
+    return _as_matrix(g) * conjugate(_cofactors(A))
 
 
 def _as_matrix(x):
@@ -64,10 +64,10 @@ def _cofactors_infer(A):
 
 
 @op(
-    name="_cofactors", adopt=True, infer=_cofactors_infer, samples=_det_samples,
+    adopt=True, infer=_cofactors_infer, samples=_det_samples,
     flops=lambda A: 20 * cube(A),
 )  # fmt: skip
-def cofactors(xp, A):
+def _cofactors(xp, A):
     """Compute cofactor matrices: ``det(A) * inv(A).mT``, also for singular A."""
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
@@ -82,12 +82,12 @@ def cofactors(xp, A):
     return xp.matmul(left, xp.conj(vh)) * xp.asarray(sign)[..., None, None]
 
 
-@cofactors.kernel("cpu", when=small)
+@_cofactors.kernel("cpu", when=small)
 def _(xp, A):
     return _through_inverse(xp, A, _determinants(xp, A), invert_small(xp, A))
 
 
-@cofactors.kernel("cpu")
+@_cofactors.kernel("cpu")
 def _(xp, A):
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
@@ -109,7 +109,7 @@ def _through_inverse(xp, A, det, inverse):
     out = xp.empty(A.shape, dtype=A.dtype)
     xp.multiply(xp.swapaxes(inverse, -1, -2), det[..., None, None], out=out)
     if not accurate.all():
-        out[~accurate] = cofactors.op.plain(xp, A[~accurate])
+        out[~accurate] = _cofactors.op.plain(xp, A[~accurate])
     return out
 
 
@@ -119,9 +119,9 @@ def _squares(xp, A):
     return xp.linalg.vecdot(flat, flat).real
 
 
-@cofactors.vjp("A")
+@_cofactors.vjp("A")
 def _(g, A):
-    return conjugate(cofactors_slope(A, conjugate(g)))
+    return conjugate(_cofactors_slope(A, conjugate(g)))
 
 
 def _slope_samples(make):
@@ -130,10 +130,10 @@ def _slope_samples(make):
 
 
 @op(
-    name="_cofactors_slope", adopt=True, infer=lambda A, P: A, promote="same",
+    adopt=True, infer=lambda A, P: A, promote="same",
     samples=_slope_samples, flops=lambda A, P: 24 * cube(A),
 )  # fmt: skip
-def cofactors_slope(xp, A, P):
+def _cofactors_slope(xp, A, P):
     """Derivative of the cofactors in direction P: a form in second minors of A.
 
     It is ``det(A) (tr(X P) X.mT - X.mT @ P.mT @ X.mT)``, X the inverse, also where that is not.
@@ -160,22 +160,22 @@ def cofactors_slope(xp, A, P):
     return xp.matmul(xp.matmul(xp.conj(u), middle), xp.conj(vh)) * xp.asarray(sign)[..., None, None]
 
 
-@cofactors_slope.vjp("P")
+@_cofactors_slope.vjp("P")
 def _(g, A):
-    return conjugate(cofactors_slope(A, conjugate(g)))
+    return conjugate(_cofactors_slope(A, conjugate(g)))
 
 
-@cofactors_slope.vjp("A")
+@_cofactors_slope.vjp("A")
 def _(g, A, P):
     # The third derivative of the determinant goes through the inverse.
-    h, x = conjugate(g), invert(A, checked=False)[0]
+    h, x = conjugate(g), _inv(A, checked=False)[0]
     xp_, xh = matmul(x, P), matmul(x, h)
     a, b = (_as_matrix(m.diagonal(0, -2, -1).sum(-1)) for m in (xp_, xh))
     both = matmul(xp_, xh)
     c = _as_matrix(both.diagonal(0, -2, -1).sum(-1))
     inner = (a * b - c) * x - b * matmul(xp_, x) - a * matmul(xh, x)
     inner = inner + matmul(both, x) + matmul(matmul(xh, xp_), x)
-    return conjugate(_as_matrix(determinant(A)) * inner.mT)
+    return conjugate(_as_matrix(_det(A)) * inner.mT)
 
 
 @linear_algebra()
@@ -185,7 +185,7 @@ def det(A):
     Memory:
         Keeps ``A``. Two orders of gradient exist for singular matrices too.
     """
-    return determinant(A)
+    return _det(A)
 
 
 def _slogdet_infer(A):
@@ -194,10 +194,10 @@ def _slogdet_infer(A):
 
 
 @op(
-    name="_slogdet", adopt=True, returns=("sign", "logabsdet"), infer=_slogdet_infer,
+    adopt=True, returns=("sign", "logabsdet"), infer=_slogdet_infer,
     samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
 )  # fmt: skip
-def sign_and_log(xp, A):
+def _slogdet(xp, A):
     """Compute the signs of determinants and the logarithms of their magnitudes."""
     if not A.size:
         real = xp.real(A).dtype
@@ -205,7 +205,7 @@ def sign_and_log(xp, A):
     return tuple(map(xp.asarray, xp.linalg.slogdet(A)))
 
 
-@sign_and_log.vjp("A")
+@_slogdet.vjp("A")
 def _(g_sign, g_logabsdet, A, sign):
     total = g_logabsdet
     if A.is_complex() and g_sign is not None:
@@ -213,7 +213,7 @@ def _(g_sign, g_logabsdet, A, sign):
         total = complex_(turn * 0 if total is None else total, turn)
     if total is None:
         return None
-    return _as_matrix(total.to(A.dtype)) * adjoint(invert(A, checked=False)[0])
+    return _as_matrix(total.to(A.dtype)) * adjoint(_inv(A, checked=False)[0])
 
 
 SLogDet = named("linalg_slogdet", "sign", "logabsdet")
@@ -229,4 +229,4 @@ def slogdet(A):
     Memory:
         Keeps ``A`` and the sign.
     """
-    return SLogDet(*sign_and_log(A))
+    return SLogDet(*_slogdet(A))

@@ -23,7 +23,7 @@ from ..views.as_strided import diag_embed
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, diagonal_of, hermitian, symmetric_samples, total
 from .matmul import adjoint, matmul
-from .solve import solve_matrices
+from .solve import _solve
 
 # Singular values
 
@@ -52,10 +52,10 @@ def _svd_samples(make):
 
 
 @op(
-    name="_svd", adopt=True, returns=("u", "s", "vh"), infer=_svd_infer, samples=_svd_samples,
+    adopt=True, returns=("u", "s", "vh"), infer=_svd_infer, samples=_svd_samples,
     flops=lambda A, **_: 14 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def svd_of(xp, A, *, full_matrices):
+def _svd(xp, A, *, full_matrices):
     """Singular value decomposition, with singular values in descending order."""
     if A.size:
         return tuple(converging(xp, "linalg.svd", xp.linalg.svd, A, full_matrices=full_matrices))
@@ -80,7 +80,7 @@ def _gaps(values, diagonal):
     return e + diag_embed(values.detach() * 0 + diagonal)
 
 
-@svd_of.vjp("A")
+@_svd.vjp("A")
 def _(g_u, g_s, g_vh, u, s, vh):
     m, n, k = u.shape[-2], vh.shape[-1], s.shape[-1]
     # Of the complete bases only the first k vectors are functions of A.
@@ -118,11 +118,11 @@ def _skew_diagonal(x):
 
 
 @op(
-    name="_svdvals", adopt=True, infer=lambda A: _svd_infer(A, full_matrices=False)[1],
+    adopt=True, infer=lambda A: _svd_infer(A, full_matrices=False)[1],
     samples=lambda make: ((inputs, {}) for inputs, _ in _svd_samples(make)),
     flops=lambda A: 3 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def singular_values(xp, A):
+def _svdvals(xp, A):
     """Compute singular values in descending order, without gradient."""
     if not A.size:
         shape = (*A.shape[:-2], min(A.shape[-2:]))
@@ -148,7 +148,7 @@ def svd(A, full_matrices=True, *, driver=None):
     Memory:
         Keeps all three.
     """
-    return SVD(*svd_of(A, full_matrices=bool(full_matrices)))
+    return SVD(*_svd(A, full_matrices=bool(full_matrices)))
 
 
 @linear_algebra()
@@ -158,7 +158,7 @@ def svdvals(A, *, driver=None):
     Memory:
         Keeps singular vectors if a gradient is wanted, else none are computed.
     """
-    return svd_of(A, full_matrices=False)[1] if recorded(A) else singular_values(A)
+    return _svd(A, full_matrices=False)[1] if recorded(A) else _svdvals(A)
 
 
 # Eigenvalues of hermitian matrices
@@ -170,17 +170,17 @@ def _eigh_infer(A, *, part):
 
 
 @op(
-    name="_eigh", adopt=True, returns=("values", "vectors"), infer=_eigh_infer,
+    adopt=True, returns=("values", "vectors"), infer=_eigh_infer,
     samples=symmetric_samples, flops=lambda A, **_: 9 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def eigh_of(xp, A, *, part):
+def _eigh(xp, A, *, part):
     """Eigenvalues, ascending, and orthonormal eigenvectors of hermitian matrices."""
     if not A.size:
         return xp.zeros(A.shape[:-1], dtype=xp.real(A).dtype), xp.zeros(A.shape, dtype=A.dtype)
     return tuple(converging(xp, "linalg.eigh", xp.linalg.eigh, hermitian(xp, A, part), UPLO="L"))
 
 
-@eigh_of.vjp("A")
+@_eigh.vjp("A")
 def _(g_values, g_vectors, values, vectors):
     h = adjoint(vectors)
     inner = None if g_values is None else diag_embed(g_values.to(vectors.dtype))
@@ -192,10 +192,10 @@ def _(g_values, g_vectors, values, vectors):
 
 
 @op(
-    name="_eigvalsh", adopt=True, infer=lambda A, *, part: _eigh_infer(A, part=part)[0],
+    adopt=True, infer=lambda A, *, part: _eigh_infer(A, part=part)[0],
     samples=symmetric_samples, flops=lambda A, **_: 2 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def eigenvalues_hermitian(xp, A, *, part):
+def _eigvalsh(xp, A, *, part):
     """Compute eigenvalues of hermitian matrices, ascending, without gradient."""
     if not A.size:
         return xp.zeros(A.shape[:-1], dtype=xp.real(A).dtype)
@@ -227,7 +227,7 @@ def eigh(A, UPLO="L"):
     Memory:
         Keeps both. The gradient is hermitian.
     """
-    return Eigh(*eigh_of(A, part=_part(UPLO)))
+    return Eigh(*_eigh(A, part=_part(UPLO)))
 
 
 @linear_algebra()
@@ -238,7 +238,7 @@ def eigvalsh(A, UPLO="L"):
         Keeps eigenvectors if a gradient is wanted, else none are computed.
     """
     part = _part(UPLO)
-    return eigh_of(A, part=part)[0] if recorded(A) else eigenvalues_hermitian(A, part=part)
+    return _eigh(A, part=part)[0] if recorded(A) else _eigvalsh(A, part=part)
 
 
 # Eigenvalues of any matrices
@@ -257,10 +257,10 @@ def _eig_samples(make):
 
 
 @op(
-    name="_eig", adopt=True, returns=("values", "vectors"), infer=_eig_infer, samples=_eig_samples,
+    adopt=True, returns=("values", "vectors"), infer=_eig_infer, samples=_eig_samples,
     flops=lambda A: 25 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def eig_of(xp, A):
+def _eig(xp, A):
     """Compute eigenvalues and eigenvectors, always complex."""
     if not A.size:
         wide = "complex64" if A.dtype.itemsize == 4 else "complex128"
@@ -269,7 +269,7 @@ def eig_of(xp, A):
     return tuple(converging(xp, "linalg.eig", xp.linalg.eig, A))
 
 
-@eig_of.vjp("A")
+@_eig.vjp("A")
 def _(g_values, g_vectors, values, vectors, A_spec):
     h = adjoint(vectors)
     inner = None if g_values is None else diag_embed(g_values)
@@ -278,7 +278,7 @@ def _(g_values, g_vectors, values, vectors, A_spec):
         # Less what would change the norms, which are 1.
         turned = turned - matmul(h, vectors) * diagonal_of(turned).real.unsqueeze(-2)
         inner = total(inner, _hollow(turned / _gaps(values, 1.0).conj()))
-    out = solve_matrices(h, matmul(inner, h), checked=False)[0]
+    out = _solve(h, matmul(inner, h), checked=False)[0]
     return out if A_spec.dtype.is_complex else out.real
 
 
@@ -295,7 +295,7 @@ def eig(A):
     Memory:
         Keeps both.
     """
-    return Eig(*eig_of(A))
+    return Eig(*_eig(A))
 
 
 @linear_algebra()
@@ -305,4 +305,4 @@ def eigvals(A):
     Memory:
         Keeps them and the eigenvectors.
     """
-    return eig_of(A)[0]
+    return _eig(A)[0]

@@ -19,7 +19,7 @@ from .checks import check_matrices, linear_algebra
 from .cholesky_qr import cube, qr
 from .eig_svd import svd
 from .matmul import adjoint, matmul
-from .solve import solve_triangle
+from .solve import _solve_triangular
 
 
 def _geqrf_infer(input):
@@ -33,7 +33,7 @@ def _geqrf_samples(make):
 
 
 @op(
-    name="geqrf", returns=("a", "tau"), adopt=True, infer=_geqrf_infer, samples=_geqrf_samples,
+    returns=("a", "tau"), adopt=True, infer=_geqrf_infer, samples=_geqrf_samples,
     flops=lambda input: 2 * cube(input),
 )  # fmt: skip
 def geqrf(xp, input):
@@ -62,7 +62,7 @@ def _vectors(A, tau):
     v = A.narrow(-1, 0, k).tril(-1) + one
     above = matmul(adjoint(v), v).triu(1)
     system = tau.unsqueeze(-1) * above
-    return v, solve_triangle(system, diag_embed(tau), upper=True, unitriangular=True)
+    return v, _solve_triangular(system, diag_embed(tau), upper=True, unitriangular=True)
 
 
 def _check(name, A, tau):

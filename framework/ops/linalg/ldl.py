@@ -43,10 +43,10 @@ def _factor_samples(make):
 
 
 @op(
-    name="_ldl_factor", adopt=True, returns=("ld", "pivots", "info"), infer=_factor_infer,
+    adopt=True, returns=("ld", "pivots", "info"), infer=_factor_infer,
     samples=_factor_samples, flops=lambda A, **_: cube(A) // 3,
 )  # fmt: skip
-def ldl_of(xp, A, *, hermitian):
+def _ldl_factor(xp, A, *, hermitian):
     """LDL factorization of the lower triangles, packed in one matrix."""
     host = _on_host(xp, A)
     ld = np.zeros(host.shape, dtype=host.dtype)
@@ -97,10 +97,10 @@ def _solve_samples(make):
 
 
 @op(
-    name="_ldl_solve", adopt=True, infer=_solve_infer, samples=_solve_samples,
+    adopt=True, infer=_solve_infer, samples=_solve_samples,
     flops=lambda LD, pivots, B, **_: 2 * B.numel * LD.shape[-1],
 )  # fmt: skip
-def solve_by_ldl(xp, LD, pivots, B, *, hermitian):
+def _ldl_solve(xp, LD, pivots, B, *, hermitian):
     """Solve ``A @ X = B`` by the packed factorization of A."""
     ld, rows, b = _on_host(xp, LD), _on_host(xp, pivots), _on_host(xp, B)
     n, k = b.shape[-2:]
@@ -121,11 +121,11 @@ def solve_by_ldl(xp, LD, pivots, B, *, hermitian):
     return xp.asarray(out)
 
 
-@solve_by_ldl.vjp("B")
+@_ldl_solve.vjp("B")
 def _(g, LD, pivots, hermitian):  # A^H is A where it is Hermitian, else its conjugate
     if hermitian:
-        return solve_by_ldl(LD, pivots, g, hermitian=True)
-    return solve_by_ldl(conjugate(LD), pivots, g, hermitian=False)
+        return _ldl_solve(LD, pivots, g, hermitian=True)
+    return _ldl_solve(conjugate(LD), pivots, g, hermitian=False)
 
 
 LDLFactor = checks.named("linalg_ldl_factor", "LD", "pivots")
@@ -154,7 +154,7 @@ def ldl_factor_ex(A, *, hermitian=False, check_errors=False):
         The named tuple (LD, pivots, info) of shapes (*, n, n), (*, n) and (*).
     """
     _refuse_gradient("linalg.ldl_factor_ex", "A", A)
-    ld, pivots, info = ldl_of(A, hermitian=bool(hermitian))
+    ld, pivots, info = _ldl_factor(A, hermitian=bool(hermitian))
     if check_errors and A.device.type != "meta" and bool((info != 0).any()):
         checks.raise_first(
             info.cpu(),
@@ -208,4 +208,4 @@ def ldl_solve(LD, pivots, B, *, hermitian=False):
         Keeps ``LD`` and ``pivots`` if ``B`` needs a gradient.
     """
     _refuse_gradient("linalg.ldl_solve", "LD", LD)
-    return solve_by_ldl(LD, pivots, B, hermitian=bool(hermitian))
+    return _ldl_solve(LD, pivots, B, hermitian=bool(hermitian))

@@ -11,7 +11,7 @@ from ...dtypes import int32
 from ..creation.ranges import eye
 from ..indexing.where import where
 from ..reduction.sum import normalize_dims
-from ..reduction.var_norm import norm_over
+from ..reduction.var_norm import _norm
 from ..registry import function
 from . import cholesky_qr, eig_svd, lstsq, matrix_functions, solve
 from . import det as determinants
@@ -229,4 +229,4 @@ def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     if isinstance(p, str):
         raise RuntimeError(f"norm() takes a number, 'fro' or 'nuc' for p; got {p!r}.")
     dims = normalize_dims("norm", dim, input.ndim)
-    return norm_over(input, p=float(p), dim=dims, keepdim=keepdim, out=out)
+    return _norm(input, p=float(p), dim=dims, keepdim=keepdim, out=out)

@@ -41,10 +41,10 @@ def _pinv_samples(make):
 
 
 @op(
-    name="_pinv", adopt=True, infer=_pinv_infer, samples=_pinv_samples,
+    adopt=True, infer=_pinv_infer, samples=_pinv_samples,
     flops=lambda A, *_, **__: 20 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def pseudoinverse(xp, A, atol, rtol, *, part):
+def _pinv(xp, A, atol, rtol, *, part):
     """Compute the pseudoinverse from singular values above the tolerance."""
     m, n = A.shape[-2:]
     if not A.size:
@@ -68,7 +68,7 @@ def _column(xp, tolerance):
     return tolerance if isinstance(tolerance, int | float) else tolerance[..., None]
 
 
-@pseudoinverse.vjp("A")
+@_pinv.vjp("A")
 def _(g, A, out, part):
     if part == "both":
         A = (A + adjoint(A)) * 0.5
@@ -121,7 +121,7 @@ def pinv(A, rcond=None, hermitian=False, *, atol=None, rtol=None):
     """
     check_matrices("linalg.pinv", A)
     atol, rtol = _tolerances(A, atol, rcond if rtol is None else rtol)
-    return pseudoinverse(A, atol, rtol, part="lower" if hermitian else None)
+    return _pinv(A, atol, rtol, part="lower" if hermitian else None)
 
 
 @linear_algebra()
@@ -167,10 +167,10 @@ def _lstsq_samples(make):
 
 
 @op(
-    name="_lstsq", adopt=True, promote="same", returns=("out", "rank"), infer=_lstsq_infer,
+    adopt=True, promote="same", returns=("out", "rank"), infer=_lstsq_infer,
     samples=_lstsq_samples, flops=lambda A, *_, **__: 14 * cube(A),
 )  # fmt: skip
-def least_squares(xp, A, B, *, rcond):
+def _lstsq(xp, A, B, *, rcond):
     """Compute the minimum-norm least squares solution X, and the rank of A."""
     a, b = aligned(xp, A, B)
     batch, n, real = a.shape[:-2], a.shape[-1], xp.real(a).dtype
@@ -185,9 +185,9 @@ def least_squares(xp, A, B, *, rcond):
     return xp.matmul(xp.conj(xp.swapaxes(vh, -1, -2)), inner), xp.sum(kept, axis=-1)
 
 
-@least_squares.vjp("A", "B")
+@_lstsq.vjp("A", "B")
 def _(g_out, needs, A, B, out, rcond):
-    inverse = pseudoinverse(A, 0.0, rcond, part=None)
+    inverse = _pinv(A, 0.0, rcond, part=None)
     h = adjoint(inverse)
     gB = matmul(h, g_out)
     if not needs[0]:
@@ -231,7 +231,7 @@ def lstsq(A, B, rcond=None, *, driver=None):
     vector = A.ndim - 1 == B.ndim and tuple(A.shape[:-1]) == tuple(B.shape)
     matrix = B.unsqueeze(-1) if vector else B
     tolerance = default_rtol(A) if rcond is None else float(rcond)
-    solution, rank = least_squares(A, matrix, rcond=tolerance)
+    solution, rank = _lstsq(A, matrix, rcond=tolerance)
     m, n = A.shape[-2:]
     driver = driver or "gelsy"
     nothing = solution.reshape(-1).narrow(0, 0, 0)  # in the graph, as PyTorch's

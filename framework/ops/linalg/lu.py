@@ -19,7 +19,7 @@ from . import checks
 from .cholesky_qr import cube
 from .matmul import adjoint, matmul
 from .matmul import adjoint as conjugate
-from .solve import solve_triangle
+from .solve import _solve_triangular
 
 
 def eliminate(xp, lu, pivot):
@@ -66,15 +66,15 @@ def _lu_samples(make):
 
 
 @op(
-    name="_lu_factor", adopt=True, returns=("lu", "pivots", "info"), infer=_lu_infer,
+    adopt=True, returns=("lu", "pivots", "info"), infer=_lu_infer,
     samples=_lu_samples, flops=lambda A, **_: 2 * cube(A) // 3,
 )  # fmt: skip
-def lu_of(xp, A, *, pivot):
+def _lu_factor(xp, A, *, pivot):
     """LU decomposition with row exchanges, packed in one matrix."""
     return eliminate(xp, xp.array(A, order="C"), pivot)
 
 
-@lu_of.kernel("cpu", when=lambda A, *, pivot: pivot and A.numel > 0)
+@_lu_factor.kernel("cpu", when=lambda A, *, pivot: pivot and A.numel > 0)
 def _(xp, A, *, pivot):
     from scipy.linalg import get_lapack_funcs
 
@@ -89,7 +89,7 @@ def _(xp, A, *, pivot):
     return out, pivots, info
 
 
-@lu_of.vjp("A")
+@_lu_factor.vjp("A")
 def _(g_lu, lu, pivots):
     m, n = lu.shape[-2:]
     k = min(m, n)
@@ -98,10 +98,10 @@ def _(g_lu, lu, pivots):
     upper = square.triu()
 
     def over_upper(x):  # x U^-H
-        return adjoint(solve_triangle(upper, adjoint(x), upper=True, unitriangular=False))
+        return adjoint(_solve_triangular(upper, adjoint(x), upper=True, unitriangular=False))
 
     def over_lower(x):  # L^-H x
-        return solve_triangle(lower_h, x, upper=True, unitriangular=True)
+        return _solve_triangular(lower_h, x, upper=True, unitriangular=True)
 
     g_lower, g_upper = g.tril(-1), g.triu()
     beside = None
@@ -118,7 +118,7 @@ def _(g_lu, lu, pivots):
     if beside is not None:
         out = cat([out, beside], -2 if m > k else -1)
     # Rows back to where they came from.
-    order = permutation_of(pivots, rows=m).argsort(-1)
+    order = _permutation(pivots, rows=m).argsort(-1)
     return out.gather(-2, order.unsqueeze(-1).expand(out.shape))
 
 
@@ -133,10 +133,10 @@ def _permutation_samples(make):
 
 
 @op(
-    name="_permutation", adopt=True, infer=_permutation_infer, half="exact",
+    adopt=True, infer=_permutation_infer, half="exact",
     samples=_permutation_samples,
 )  # fmt: skip
-def permutation_of(xp, pivots, *, rows):
+def _permutation(xp, pivots, *, rows):
     """Convert row exchanges, counted from 1, to a permutation."""
     flat = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
     order = xp.zeros((flat.shape[0], rows), dtype="int64")
@@ -162,7 +162,7 @@ def lu_factor_ex(A, *, pivot=True, check_errors=False):
     Returns:
         The named tuple (LU, pivots, info).
     """
-    lu, pivots, info = lu_of(A, pivot=bool(pivot))
+    lu, pivots, info = _lu_factor(A, pivot=bool(pivot))
     if check_errors and A.device.type != "meta" and bool((info != 0).any()):
         checks.raise_first(
             info.cpu(),
@@ -204,7 +204,7 @@ def lu(A, *, pivot=True):
     Returns:
         The named tuple (P, L, U): (*, m, m), (*, m, k), (*, k, n) with k = min(m, n).
     """
-    packed, pivots, _ = lu_of(A, pivot=bool(pivot))
+    packed, pivots, _ = _lu_factor(A, pivot=bool(pivot))
     lower, upper = triangles(packed)
     if not pivot:
         return LU(A.detach().new_empty((0,)), lower, upper)
@@ -220,7 +220,7 @@ def triangles(packed):
 
 def permutation_matrix(pivots, rows, dtype):
     """Return the permutation matrix P of row exchanges."""
-    order = permutation_of(pivots, rows=rows)
+    order = _permutation(pivots, rows=rows)
     numbers = arange(rows, device=pivots.device).unsqueeze(-1)
     return (order.unsqueeze(-2) == numbers).to(dtype)
 
@@ -240,15 +240,15 @@ def lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     checks.check_matrices("linalg.lu_solve", B, letters="B")
     if not left:  # X A = B is A^H X^H = B^H
         return conjugate(lu_solve(LU, pivots, conjugate(B), adjoint=not adjoint))
-    order = permutation_of(pivots, rows=LU.shape[-1])
+    order = _permutation(pivots, rows=LU.shape[-1])
     batch = broadcast_shapes("linalg.lu_solve", LU.shape[:-2], B.shape[:-2])
     if not adjoint:  # P L U X = B
         rows = _rows_in(B, order, batch)
-        inner = solve_triangle(LU, rows, upper=False, unitriangular=True)
-        return solve_triangle(LU, inner, upper=True, unitriangular=False)
+        inner = _solve_triangular(LU, rows, upper=False, unitriangular=True)
+        return _solve_triangular(LU, inner, upper=True, unitriangular=False)
     h = conjugate(LU)
-    inner = solve_triangle(h, B, upper=False, unitriangular=False)
-    inner = solve_triangle(h, inner, upper=True, unitriangular=True)
+    inner = _solve_triangular(h, B, upper=False, unitriangular=False)
+    inner = _solve_triangular(h, inner, upper=True, unitriangular=True)
     return _rows_in(inner, order.argsort(-1), batch)
 
 

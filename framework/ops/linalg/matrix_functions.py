@@ -68,10 +68,10 @@ _REACH = 5.371920351148152
 
 
 @op(
-    name="_matrix_exp", adopt=True, infer=_exp_infer, samples=_exp_samples,
+    adopt=True, infer=_exp_infer, samples=_exp_samples,
     flops=lambda A: 16 * cube(A),
 )  # fmt: skip
-def exponential(xp, A):
+def _matrix_exp(xp, A):
     """Compute matrix exponentials by scaling and squaring."""
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
@@ -96,13 +96,13 @@ def exponential(xp, A):
     return out
 
 
-@exponential.vjp("A")
+@_matrix_exp.vjp("A")
 def _(g, A):
     h = adjoint(A)
     n = A.shape[-1]
     above = cat([h, g], -1)
     below = cat([zeros_like(h), h], -1)
-    return exponential(cat([above, below], -2)).narrow(-2, 0, n).narrow(-1, n, n)
+    return _matrix_exp(cat([above, below], -2)).narrow(-2, 0, n).narrow(-1, n, n)
 
 
 @linear_algebra()
@@ -112,7 +112,7 @@ def matrix_exp(A):
     Memory:
         Keeps ``A``. Its gradient is computed from matrices of twice the size.
     """
-    return exponential(A)
+    return _matrix_exp(A)
 
 
 # Products
@@ -207,11 +207,11 @@ def _cross_samples(make):
 
 
 @op(
-    name="_cross", scratch=("product",), promote="arith", infer=_cross_infer,
+    scratch=("product",), promote="arith", infer=_cross_infer,
     samples=_cross_samples,
     flops=lambda input, other, *, dim: 9 * max(input.numel, other.numel) // 3,
 )  # fmt: skip
-def cross_along(xp, out, product, input, other, *, dim):
+def _cross(xp, out, product, input, other, *, dim):
     """Cross product of vectors of three components."""
     head = (slice(None),) * dim
     for i in range(3):
@@ -222,14 +222,14 @@ def cross_along(xp, out, product, input, other, *, dim):
         xp.subtract(component, product, out=component)
 
 
-@cross_along.vjp("input")
+@_cross.vjp("input")
 def _(g, other, dim):
-    return cross_along(conjugate(other), g, dim=dim)
+    return _cross(conjugate(other), g, dim=dim)
 
 
-@cross_along.vjp("other")
+@_cross.vjp("other")
 def _(g, input, dim):
-    return cross_along(g, conjugate(input), dim=dim)
+    return _cross(g, conjugate(input), dim=dim)
 
 
 @linear_algebra()
@@ -244,7 +244,7 @@ def cross(input, other, *, dim=-1):
             "linalg.cross: inputs must have the same number of dimensions; got "
             f"{input.ndim} and {other.ndim}. Unsqueeze one."
         )
-    return cross_along(input, other, dim=normal_dim("linalg.cross", dim, input.ndim))
+    return _cross(input, other, dim=normal_dim("linalg.cross", dim, input.ndim))
 
 
 # Inverses of linear maps between tensors

@@ -6,7 +6,7 @@ from math import inf
 
 from ...dtypes import FLOAT
 from ..reduction.sum import normalize_dims
-from ..reduction.var_norm import norm_over
+from ..reduction.var_norm import _norm
 from ..views.reshape import normal_dim
 from .checks import check_matrices, check_square, linear_algebra
 from .eig_svd import svdvals
@@ -43,7 +43,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
             f"linalg.vector_norm cannot compute the {ord} norm on an empty tensor because the "
             "operation does not have an identity. Use another order."
         )
-    return norm_over(x, p=float(ord), dim=dims, keepdim=keepdim)
+    return _norm(x, p=float(ord), dim=dims, keepdim=keepdim)
 
 
 @linear_algebra()

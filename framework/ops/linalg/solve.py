@@ -78,15 +78,15 @@ _NO_INVERSE = (
 
 
 @op(
-    name="_inv", adopt=True, returns=("out", "info"), infer=_inv_infer, flops=_cube,
+    adopt=True, returns=("out", "info"), infer=_inv_infer, flops=_cube,
     samples=_inv_samples, autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def invert(xp, A, *, checked):
+def _inv(xp, A, *, checked):
     """Invert matrices, and report singular ones."""
     return checks.attempted(xp, xp.linalg.inv, [A], checks.zero_pivot, checked, _NO_INVERSE)
 
 
-@invert.kernel("cpu", when=small)
+@_inv.kernel("cpu", when=small)
 def _(xp, A, *, checked):
     return _eliminated(xp, A, None, checked, _NO_INVERSE)
 
@@ -96,7 +96,7 @@ def invert_small(xp, A):
     return _eliminated(xp, A, None, False, _NO_INVERSE)[0]
 
 
-@invert.vjp("A")
+@_inv.vjp("A")
 def _(g_out, out):
     h = adjoint(out)
     return -matmul(h, matmul(g_out, h))
@@ -115,7 +115,7 @@ def inv(A):
     Memory:
         Keeps the inverse.
     """
-    return invert(A, checked=True)[0]
+    return _inv(A, checked=True)[0]
 
 
 @checks.linear_algebra()
@@ -125,7 +125,7 @@ def inv_ex(A, *, check_errors=False):
     Returns:
         The named pair (inverse, info); the inverse of a singular matrix is NaN.
     """
-    return Inverse(*invert(A, checked=check_errors))
+    return Inverse(*_inv(A, checked=check_errors))
 
 
 # Solution
@@ -176,10 +176,10 @@ _NO_SOLUTION = (
 
 
 @op(
-    name="_solve", adopt=True, returns=("out", "info"), promote="same", infer=_solve_infer,
+    adopt=True, returns=("out", "info"), promote="same", infer=_solve_infer,
     flops=_solve_flops, samples=_solve_samples, autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def solve_matrices(xp, A, B, *, checked):
+def _solve(xp, A, B, *, checked):
     """Solve ``A @ X = B`` for matrices, and report singular ones."""
     a, b = aligned(xp, A, B)
     if not b.size:
@@ -187,14 +187,14 @@ def solve_matrices(xp, A, B, *, checked):
     return checks.attempted(xp, xp.linalg.solve, [a, b], checks.zero_pivot, checked, _NO_SOLUTION)
 
 
-@solve_matrices.kernel("cpu", when=lambda A, B, **_: B.shape[-1] > 0 and small(A, B))
+@_solve.kernel("cpu", when=lambda A, B, **_: B.shape[-1] > 0 and small(A, B))
 def _(xp, A, B, *, checked):
     return _eliminated(xp, A, B, checked, _NO_SOLUTION)
 
 
-@solve_matrices.vjp("A", "B")
+@_solve.vjp("A", "B")
 def _(g_out, needs, A, out):
-    gB = solve_matrices(adjoint(A), g_out, checked=False)[0]
+    gB = _solve(adjoint(A), g_out, checked=False)[0]
     return -matmul(gB, adjoint(out)) if needs[0] else None, gB if needs[1] else None
 
 
@@ -205,7 +205,7 @@ def _is_vector(A, B):
     return B.ndim == 1 or (A.ndim - 1 == B.ndim and tuple(B.shape) == tuple(A.shape[:-1]))
 
 
-def _solve(A, B, left, checked):
+def _checked_solve(A, B, left, checked):
     checks.check_square("linalg.solve", A)
     if not isinstance(B, Tensor):
         checks.check_matrices("linalg.solve", B, letters="B")
@@ -215,11 +215,11 @@ def _solve(A, B, left, checked):
                 "linalg.solve: Vector broadcasting of the right hand side is not supported for "
                 "left=False. Use linalg.solve(A.mT, B)."
             )
-        result, info = solve_matrices(A, B.unsqueeze(-1), checked=checked)
+        result, info = _solve(A, B.unsqueeze(-1), checked=checked)
         return result.squeeze(-1), info
     if left:
-        return solve_matrices(A, B, checked=checked)
-    result, info = solve_matrices(A.mT, B.mT, checked=checked)
+        return _solve(A, B, checked=checked)
+    result, info = _solve(A.mT, B.mT, checked=checked)
     return result.mT, info
 
 
@@ -239,7 +239,7 @@ def solve(A, B, *, left=True):
     Memory:
         Keeps ``A`` and the solution.
     """
-    return _solve(A, B, left, True)[0]
+    return _checked_solve(A, B, left, True)[0]
 
 
 @checks.linear_algebra()
@@ -249,7 +249,7 @@ def solve_ex(A, B, *, left=True, check_errors=False):
     Returns:
         The named pair (result, info); NaN where a matrix is singular.
     """
-    return Solution(*_solve(A, B, left, check_errors))
+    return Solution(*_checked_solve(A, B, left, check_errors))
 
 
 # Triangular systems
@@ -279,10 +279,10 @@ def _triangular_samples(make):
 
 
 @op(
-    name="_solve_triangular", adopt=True, promote="same", infer=_triangular_infer,
+    adopt=True, promote="same", infer=_triangular_infer,
     samples=_triangular_samples, flops=lambda A, B, **_: B.numel * A.shape[-1],
 )  # fmt: skip
-def solve_triangle(xp, A, B, *, upper, unitriangular):
+def _solve_triangular(xp, A, B, *, upper, unitriangular):
     """Solve ``A @ X = B`` for triangular matrices; the other triangle is not read."""
     a, b = aligned(xp, A, B)
     if not b.size:
@@ -293,7 +293,7 @@ def solve_triangle(xp, A, B, *, upper, unitriangular):
     return xp.linalg.solve(a, b)
 
 
-@solve_triangle.kernel("cpu")
+@_solve_triangular.kernel("cpu")
 def _(xp, A, B, *, upper, unitriangular):
     from scipy.linalg import get_blas_funcs
 
@@ -342,9 +342,9 @@ def _triangle(x, upper, unit):
     return x.triu(1 if unit else 0) if upper else x.tril(-1 if unit else 0)
 
 
-@solve_triangle.vjp("A", "B")
+@_solve_triangular.vjp("A", "B")
 def _(g, needs, A, out, upper, unitriangular):
-    gB = solve_triangle(adjoint(A), g, upper=not upper, unitriangular=unitriangular)
+    gB = _solve_triangular(adjoint(A), g, upper=not upper, unitriangular=unitriangular)
     gA = _triangle(-matmul(gB, adjoint(out)), upper, unitriangular) if needs[0] else None
     return gA, gB if needs[1] else None
 
@@ -367,7 +367,7 @@ def solve_triangular(A, B, *, upper, left=True, unitriangular=False):
         Keeps ``A`` and the solution.
     """
     if left:
-        return solve_triangle(A, B, upper=upper, unitriangular=unitriangular)
+        return _solve_triangular(A, B, upper=upper, unitriangular=unitriangular)
     checks.check_square("linalg.solve_triangular", A)
     checks.check_matrices("linalg.solve_triangular", B, letters="B")
-    return solve_triangle(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT
+    return _solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT

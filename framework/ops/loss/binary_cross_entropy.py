@@ -46,11 +46,11 @@ def _probabilities(make):
 
 
 @op(
-    name="_binary_cross_entropy", infer=broadcast, promote="arith", flops=per_element(8),
+    infer=broadcast, promote="arith", flops=per_element(8),
     samples=_probabilities,
 )  # fmt: skip
 @formula(when=same_shape_float32)
-def bce(input, target):
+def _binary_cross_entropy(input, target):
     """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
     high = maximum(log(input), -100)
     low = maximum(log_of_rest(input), -100)
@@ -64,44 +64,44 @@ def _arriving_probabilities(make):
 
 
 @op(
-    name="_binary_cross_entropy_backward", infer=broadcast, promote="arith", flops=per_element(6),
+    infer=broadcast, promote="arith", flops=per_element(6),
     samples=_arriving_probabilities,
 )  # fmt: skip
 @formula(when=same_shape_float32)
-def bce_slope(grad, input, target):
+def _binary_cross_entropy_backward(grad, input, target):
     """``grad * (input - target) / ((1 - input) input)``, the divisor at least 1e-12."""
     return (input - target) / maximum((1 - input) * input, 1e-12) * grad
 
 
-@bce.vjp("input")
-@bce_slope.vjp("grad")
+@_binary_cross_entropy.vjp("input")
+@_binary_cross_entropy_backward.vjp("grad")
 def _(g, input, target):
-    return bce_slope(g, input, target)
+    return _binary_cross_entropy_backward(g, input, target)
 
 
-@bce_slope.vjp("input")
+@_binary_cross_entropy_backward.vjp("input")
 def _(g, grad, input, target):
     # Not that of the bounded divisor, which would be flat: the exact one, kept from 0 / 0.
     room = (1 - input + 1e-12) * (input + 1e-12)
     return g * grad * ((input * input - 2 * input * target + target) / (room * room))
 
 
-@bce_slope.vjp("target")
+@_binary_cross_entropy_backward.vjp("target")
 def _(g, grad, input):
     return -g * grad / ((1 - input) * input).clamp_min(1e-12)
 
 
-@bce.vjp("target")
+@_binary_cross_entropy.vjp("target")
 def _(g, input):
     return g * ((1 - input).log() - input.log())
 
 
-bce_total = fused_reduction(bce, when=same_shape_float32)
+bce_total = fused_reduction(_binary_cross_entropy, when=same_shape_float32)
 
 
 @bce_total.vjp("input")
 def _(g, input, target, divisor):
-    return bce_slope(expand_loss_gradient(g, input, divisor), input, target)
+    return _binary_cross_entropy_backward(expand_loss_gradient(g, input, divisor), input, target)
 
 
 @bce_total.vjp("target")
@@ -147,8 +147,8 @@ def binary_cross_entropy(
             _check_probabilities("input", input)
             _check_probabilities("target", target)
     if weight is None:
-        return reduce_loss_fused(bce, bce_total, how, input, target)
-    return reduce_loss(bce(input, target) * weight, how)
+        return reduce_loss_fused(_binary_cross_entropy, bce_total, how, input, target)
+    return reduce_loss(_binary_cross_entropy(input, target) * weight, how)
 
 
 def _logits(make):
@@ -157,11 +157,11 @@ def _logits(make):
 
 
 @op(
-    name="_bce_with_logits", infer=broadcast, promote="arith", flops=per_element(6),
+    infer=broadcast, promote="arith", flops=per_element(6),
     samples=_logits,
 )  # fmt: skip
 @formula(when=same_shape_float32)
-def bce_logits(input, target):
+def _bce_with_logits(input, target):
     """``log(1 + exp(input)) - input * target``, without overflow.
 
     As ``(1 - target) input - min(input, 0) + log(1 + exp(-abs(input)))``: the logarithm comes last,
@@ -177,47 +177,47 @@ def _three(make):
 
 
 @op(
-    name="_bce_with_logits_backward", infer=broadcast, promote="arith", flops=per_element(6),
+    infer=broadcast, promote="arith", flops=per_element(6),
     samples=_three,
 )  # fmt: skip
 @formula(when=same_shape_float32)
-def bce_logits_slope(grad, input, target):
+def _bce_with_logits_backward(grad, input, target):
     """``grad * (sigmoid(input) - target)``."""
     return (1 / (1 + exp(-input)) - target) * grad
 
 
-@bce_logits.vjp("input")
+@_bce_with_logits.vjp("input")
 def _(g, input, target):
-    return bce_logits_slope(g, input, target)
+    return _bce_with_logits_backward(g, input, target)
 
 
-@bce_logits.vjp("target")
+@_bce_with_logits.vjp("target")
 def _(g, input):
     return -g * input
 
 
-@bce_logits_slope.vjp("grad")
+@_bce_with_logits_backward.vjp("grad")
 def _(g, input, target):
-    return bce_logits_slope(g, input, target)
+    return _bce_with_logits_backward(g, input, target)
 
 
-@bce_logits_slope.vjp("input")
+@_bce_with_logits_backward.vjp("input")
 def _(g, grad, input):
     share = input.sigmoid()
     return g * grad * (share * (1 - share))
 
 
-@bce_logits_slope.vjp("target")
+@_bce_with_logits_backward.vjp("target")
 def _(g, grad):
     return -g * grad
 
 
-bce_logits_total = fused_reduction(bce_logits, when=same_shape_float32)
+bce_logits_total = fused_reduction(_bce_with_logits, when=same_shape_float32)
 
 
 @bce_logits_total.vjp("input")
 def _(g, input, target, divisor):
-    return bce_logits_slope(expand_loss_gradient(g, input, divisor), input, target)
+    return _bce_with_logits_backward(expand_loss_gradient(g, input, divisor), input, target)
 
 
 @bce_logits_total.vjp("target")
@@ -232,11 +232,11 @@ def _weighted_logits(make):
 
 
 @op(
-    name="_bce_with_pos_weight", promote="arith",
+    promote="arith",
     infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
     scratch=("work",), flops=per_element(10), samples=_weighted_logits,
 )  # fmt: skip
-def bce_weighted(xp, out, work, input, target, pos_weight):
+def _bce_with_pos_weight(xp, out, work, input, target, pos_weight):
     """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))``."""
     negate(xp, input, work)
     xp.logaddexp(work, 0.0, out=work)
@@ -256,11 +256,11 @@ def _arriving_logits(make):
 
 
 @op(
-    name="_bce_with_pos_weight_backward", promote="arith",
+    promote="arith",
     infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
     scratch=("work",), flops=per_element(12), samples=_arriving_logits,
 )  # fmt: skip
-def bce_weighted_slope(xp, out, work, grad, input, target, pos_weight):
+def _bce_with_pos_weight_backward(xp, out, work, grad, input, target, pos_weight):
     """``grad (1 - t - (1 + (w - 1) t) / (1 + exp(x)))``."""
     xp.subtract(pos_weight, 1, out=out)
     xp.multiply(out, target, out=out)
@@ -302,48 +302,50 @@ def _run_weighted(name, out, *arrays):
     parallel_rows(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
 
 
-@bce_weighted.kernel("cpu", when=_by_class, layout=contiguous, scratch=False)
+@_bce_with_pos_weight.kernel("cpu", when=_by_class, layout=contiguous, scratch=False)
 def _(xp, out, work, *arrays):
     _run_weighted("bce_weighted", out, *arrays)
 
 
-@bce_weighted_slope.kernel("cpu", when=_by_class, layout=dense_or_repeated_scalar, scratch=False)
+@_bce_with_pos_weight_backward.kernel(
+    "cpu", when=_by_class, layout=dense_or_repeated_scalar, scratch=False
+)
 def _(xp, out, work, grad, *arrays):
     _run_weighted("bce_weighted_grad", out, grad, *arrays)
 
 
-@bce_weighted.vjp("input")
+@_bce_with_pos_weight.vjp("input")
 def _(g, input, target, pos_weight):
-    return bce_weighted_slope(g, input, target, pos_weight)
+    return _bce_with_pos_weight_backward(g, input, target, pos_weight)
 
 
-@bce_weighted.vjp("target")
+@_bce_with_pos_weight.vjp("target")
 def _(g, input, pos_weight):
     return g * ((pos_weight - 1) * softplus(-input, 1.0, math.inf) - input)
 
 
-@bce_weighted.vjp("pos_weight")
+@_bce_with_pos_weight.vjp("pos_weight")
 def _(g, input, target):
     return g * target * softplus(-input, 1.0, math.inf)
 
 
-@bce_weighted_slope.vjp("grad")
+@_bce_with_pos_weight_backward.vjp("grad")
 def _(g, input, target, pos_weight):
-    return bce_weighted_slope(g, input, target, pos_weight)
+    return _bce_with_pos_weight_backward(g, input, target, pos_weight)
 
 
-@bce_weighted_slope.vjp("input")
+@_bce_with_pos_weight_backward.vjp("input")
 def _(g, grad, input, target, pos_weight):
     share = input.sigmoid()
     return g * grad * (1 + (pos_weight - 1) * target) * (share * (1 - share))
 
 
-@bce_weighted_slope.vjp("target")
+@_bce_with_pos_weight_backward.vjp("target")
 def _(g, grad, input, pos_weight):
     return -g * grad * (1 + (pos_weight - 1) * (-input).sigmoid())
 
 
-@bce_weighted_slope.vjp("pos_weight")
+@_bce_with_pos_weight_backward.vjp("pos_weight")
 def _(g, grad, input, target):
     return -g * grad * target * (-input).sigmoid()
 
@@ -378,8 +380,8 @@ def binary_cross_entropy_with_logits(
         )
     if pos_weight is None:
         if weight is None:
-            return reduce_loss_fused(bce_logits, bce_logits_total, how, input, target)
-        loss = bce_logits(input, target)
+            return reduce_loss_fused(_bce_with_logits, bce_logits_total, how, input, target)
+        loss = _bce_with_logits(input, target)
     else:
-        loss = bce_weighted(input, target, pos_weight)
+        loss = _bce_with_pos_weight(input, target, pos_weight)
     return reduce_loss(loss if weight is None else loss * weight, how)

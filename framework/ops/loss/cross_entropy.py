@@ -59,11 +59,11 @@ def _cross_entropy_samples(make):
 
 
 @op(
-    name="_cross_entropy", infer=_cross_entropy_infer, aux=("top", "total"), scratch=("work",),
+    infer=_cross_entropy_infer, aux=("top", "total"), scratch=("work",),
     layout=contiguous, flops=lambda input, *_, **__: 4 * input.numel,
     samples=_cross_entropy_samples,
 )  # fmt: skip
-def cross_entropy_rows(
+def _cross_entropy(
     xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing
 ):
     """Cross entropy of each row of logits with its class."""
@@ -107,7 +107,7 @@ def _compiled(input, weight):
     return heavy(input) and input.dtype is float32
 
 
-@cross_entropy_rows.kernel(
+@_cross_entropy.kernel(
     "cpu", when=lambda input, target, weight, **_: _compiled(input, weight)
     and class_targets.are_rows(input),
     layout=contiguous, scratch=False,
@@ -117,7 +117,7 @@ def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_s
     class_targets.run_rows(*given, ignore_index, label_smoothing)
 
 
-@cross_entropy_rows.kernel(
+@_cross_entropy.kernel(
     "cpu", when=lambda input, target, weight, **_: _compiled(input, weight), layout=contiguous,
     scratch=False,
 )  # fmt: skip
@@ -127,7 +127,7 @@ def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_s
     )
 
 
-@cross_entropy_rows.kernel(
+@_cross_entropy.kernel(
     "cuda", when=lambda input, target, weight, **_: on_gpu.takes(input, target, weight),
     layout=contiguous, scratch=False,
 )  # fmt: skip
@@ -137,16 +137,16 @@ def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_s
     on_gpu.rows(xp, out, top, total, *given)
 
 
-@cross_entropy_rows.vjp("input")
+@_cross_entropy.vjp("input")
 def _(g, input, target, weight, top, total, ignore_index, label_smoothing):
-    return cross_entropy_grad(g, input, target, weight, top, total, ignore_index, label_smoothing)
+    return _cross_entropy_grad(g, input, target, weight, top, total, ignore_index, label_smoothing)
 
 
-@cross_entropy_rows.composite
+@_cross_entropy.composite
 def _(input, target, weight, *, ignore_index, label_smoothing):
     dim = 0 if input.ndim == 1 else 1
     log_p = log_softmax(input, dim)
-    loss = nll_rows(log_p, target, weight, ignore_index)
+    loss = _nll(log_p, target, weight, ignore_index)
     if not label_smoothing:
         return loss
     scaled = log_p if weight is None else log_p * weight.view(-1, *[1] * max(input.ndim - 2, 0))
@@ -178,10 +178,10 @@ def _cross_entropy_grad_infer(grad, input, target, weight, top, total, **_):
 
 
 @op(
-    name="_cross_entropy_grad", infer=_cross_entropy_grad_infer, layout=contiguous,
+    infer=_cross_entropy_grad_infer, layout=contiguous,
     flops=lambda grad, input, *_, **__: 4 * input.numel, samples=_grad_samples,
 )  # fmt: skip
-def cross_entropy_grad(
+def _cross_entropy_grad(
     xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing
 ):
     """Backward of cross entropy: softmax minus target, scaled, in one pass."""
@@ -211,7 +211,7 @@ def cross_entropy_grad(
         y[class_targets.where_in(xp, y, safe)] -= hit
 
 
-@cross_entropy_grad.kernel(
+@_cross_entropy_grad.kernel(
     "cpu", when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight)
     and class_targets.are_rows(input),
     layout=class_targets.contiguous_or_repeated,
@@ -221,7 +221,7 @@ def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_s
     class_targets.run_rows_grad(*given, ignore_index, label_smoothing)
 
 
-@cross_entropy_grad.kernel(
+@_cross_entropy_grad.kernel(
     "cpu", when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight),
     layout=contiguous,
 )  # fmt: skip
@@ -236,7 +236,7 @@ def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_s
     )
 
 
-@cross_entropy_grad.kernel(
+@_cross_entropy_grad.kernel(
     "cuda", when=lambda grad, input, target, weight, *_, **__: on_gpu.takes(input, target, weight),
     layout=contiguous,
 )  # fmt: skip
@@ -272,10 +272,10 @@ def _nll_samples(make):
 
 
 @op(
-    name="_nll", infer=_nll_infer, layout=contiguous,
+    infer=_nll_infer, layout=contiguous,
     flops=lambda input, target, *_, **__: target.numel, samples=_nll_samples,
 )  # fmt: skip
-def nll_rows(xp, out, input, target, weight, *, ignore_index):
+def _nll(xp, out, input, target, weight, *, ignore_index):
     """Negative log-likelihood of each row, times the weight of its class."""
     n, c, length = class_targets.sizes(input)
     x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
@@ -293,7 +293,7 @@ def _pickable(large, weight):
     return heavy(large) and (weight is None or weight.dtype is large.dtype)
 
 
-@nll_rows.kernel(
+@_nll.kernel(
     "cpu", when=lambda input, target, weight, **_: input.ndim > 1 and _pickable(input, weight),
     layout=contiguous,
 )  # fmt: skip
@@ -301,17 +301,17 @@ def _(xp, out, input, target, weight, *, ignore_index):
     class_targets.run_compiled("picked", [input], [out, target], weight, ignore_index)
 
 
-@nll_rows.vjp("input")
+@_nll.vjp("input")
 def _(g, target, weight, input_spec, ignore_index):
-    return nll_grad(g, target, weight, tuple(input_spec.shape), ignore_index)
+    return _nll_grad(g, target, weight, tuple(input_spec.shape), ignore_index)
 
 
 @op(
-    name="_nll_grad", layout=contiguous,
+    layout=contiguous,
     infer=lambda grad, target, weight, *, shape, ignore_index: grad.like(shape),
     flops=lambda grad, *_, **__: grad.numel, samples=_nll_grad_samples,
 )  # fmt: skip
-def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
+def _nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     """Backward of nll: minus the gradient at each row's class, zero elsewhere."""
     n, c, length = class_targets.sizes(out)
     y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
@@ -325,7 +325,7 @@ def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
         tile[class_targets.where_in(xp, tile, safe)] = g * -factor
 
 
-@nll_grad.kernel(
+@_nll_grad.kernel(
     "cpu", when=lambda grad, target, weight, *, shape, **_: len(shape) > 1
     and _pickable(grad.like(shape), weight),
     layout=contiguous,
@@ -334,9 +334,9 @@ def _(xp, out, grad, target, weight, *, shape, ignore_index):
     class_targets.run_compiled("picked_grad", [out], [grad, target], weight, ignore_index)
 
 
-@nll_grad.vjp("grad")
+@_nll_grad.vjp("grad")
 def _(g, target, weight, ignore_index):
-    return nll_rows(g, target, weight, ignore_index)
+    return _nll(g, target, weight, ignore_index)
 
 
 # The mean of either
@@ -350,11 +350,11 @@ def _mean_samples(make):
 
 
 @op(
-    name="_class_mean", aux=("divisor",), layout=contiguous,
+    aux=("divisor",), layout=contiguous,
     infer=lambda loss, target, weight, *, ignore_index: (loss.like(()), loss.like(())),
     half="exact", flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
 )  # fmt: skip
-def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
+def _class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     """Weighted mean of class losses over the rows that count."""
     flat = target.reshape(1, -1)
     divisor.fill(0)
@@ -370,7 +370,7 @@ def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     xp.divide(out, divisor, out=out)
 
 
-@class_mean.kernel(
+@_class_mean.kernel(
     "cpu", when=lambda loss, target, weight, **_: loss.dtype.name in ("float32", "float64")
     and (weight is None or weight.dtype is loss.dtype),
     layout=contiguous,
@@ -386,12 +386,12 @@ def _(xp, out, divisor, loss, target, weight, *, ignore_index):
     class_targets.loops().mean(*results, loss.reshape(-1), target, weights, ignore_index)
 
 
-@class_mean.vjp("loss")
+@_class_mean.vjp("loss")
 def _(g, target, weight, divisor, loss_spec):  # the composite needs both; the losses keep them too
     return (g / divisor).expand(loss_spec.shape)
 
 
-@class_mean.composite
+@_class_mean.composite
 def _(loss, target, weight, *, ignore_index):
     counts = target.ne(ignore_index)
     factors = counts.to(loss.dtype)
@@ -434,7 +434,7 @@ def by_class(loss, target, weight, ignore_index, reduction):
         return by_class(loss.to(float32), target, weight, ignore_index, reduction).to(loss.dtype)
     if reduction == "sum":
         return loss.sum()
-    return class_mean(loss, target, weight, ignore_index)
+    return _class_mean(loss, target, weight, ignore_index)
 
 
 @function(public=False, autocast="float32")
@@ -468,7 +468,7 @@ def cross_entropy(
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}.")
     if target.dtype.category >= FLOAT and tuple(target.shape) == tuple(input.shape):
         return _soft_cross_entropy(input, target, weight, how, float(label_smoothing))
-    loss = cross_entropy_rows(input, target, weight, ignore_index, float(label_smoothing))
+    loss = _cross_entropy(input, target, weight, ignore_index, float(label_smoothing))
     return by_class(loss, target, weight, ignore_index, how)
 
 
@@ -508,5 +508,5 @@ def nll_loss(
         Keeps target and weight, and not the input.
     """
     how = reduction_of(size_average, reduce, reduction)
-    loss = nll_rows(input, target, weight, ignore_index)
+    loss = _nll(input, target, weight, ignore_index)
     return by_class(loss, target, weight, ignore_index, how)

@@ -17,7 +17,7 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..creation.ranges import arange
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..manipulation.cat import cat, stack
 from ..registry import function, op
 from .cross_entropy import reduction_of
@@ -73,10 +73,10 @@ def _step(xp, new, old, tmp, skips) -> None:
 
 
 @op(
-    name="_ctc", infer=_ctc_infer, aux=("alpha",), scratch=("old", "new", "tmp"), layout=contiguous,
+    infer=_ctc_infer, aux=("alpha",), scratch=("old", "new", "tmp"), layout=contiguous,
     samples=_ctc_samples, flops=lambda log_probs, labels, *_: 8 * log_probs.shape[0] * labels.numel,
 )  # fmt: skip
-def ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
+def _ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
     """Negative log-likelihood of label sequences, with blanks between and around labels."""
     skips = _skips(xp, labels)
     wide = labels.shape[1]
@@ -112,7 +112,7 @@ def _by_sequence(run, log_probs, labels, *arrays):
     threads.parallel_for(lambda first, last: run(*arrays, first, last), work, labels.shape[0])
 
 
-@ctc.kernel(
+@_ctc.kernel(
     "cpu", when=lambda log_probs, labels, *_: _compiles(log_probs, labels), layout=contiguous
 )
 def _(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
@@ -123,12 +123,12 @@ def _(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
     )
 
 
-@ctc.vjp("log_probs")
+@_ctc.vjp("log_probs")
 def _(g, log_probs, labels, lengths, ends, out, alpha):
-    return ctc_grad(g, log_probs, labels, lengths, ends, out, alpha)
+    return _ctc_grad(g, log_probs, labels, lengths, ends, out, alpha)
 
 
-@ctc.composite
+@_ctc.composite
 def _(log_probs, labels, lengths, ends):
     batch, wide = labels.shape
     s = tensor(list(range(wide)), device=labels.device)
@@ -145,7 +145,7 @@ def _(log_probs, labels, lengths, ends):
     last = state.gather(1, (2 * ends).unsqueeze(1))
     before = state.gather(1, (2 * ends - 1).clamp(min=0).unsqueeze(1))
     before = before.masked_fill(ends.eq(0).unsqueeze(1), LOW)
-    return aligned(-cat([last, before], 1).logsumexp(1), log_probs, lengths)
+    return _ctc_aligned(-cat([last, before], 1).logsumexp(1), log_probs, lengths)
 
 
 def _aligned_samples(make):
@@ -155,25 +155,25 @@ def _aligned_samples(make):
 
 
 @op(
-    name="_ctc_aligned", infer=lambda loss, log_probs, lengths: loss, samples=_aligned_samples,
+    infer=lambda loss, log_probs, lengths: loss, samples=_aligned_samples,
     flops=lambda *_: 0,
 )  # fmt: skip
-def aligned(xp, out, loss, log_probs, lengths):
+def _ctc_aligned(xp, out, loss, log_probs, lengths):
     """The loss of the composition; its gradient is NaN where there is no alignment."""
     xp.copyto(out, loss)
 
 
-@aligned.vjp("loss")
+@_ctc_aligned.vjp("loss")
 def _(g, loss):
-    return where_select(loss > -LOW / 2, 0, g)
+    return _where(loss > -LOW / 2, 0, g)
 
 
-@aligned.vjp("log_probs")
+@_ctc_aligned.vjp("log_probs")
 def _(g, loss, lengths, log_probs_spec):
     steps = arange(log_probs_spec.shape[0], device=g.device).unsqueeze(1)
     lost = (lengths > steps) & (loss > -LOW / 2) & (g != 0)
     nothing = (g.detach() * 0).expand(lost.shape)
-    return where_select(lost, float("nan"), nothing).unsqueeze(2).expand(log_probs_spec.shape)
+    return _where(lost, float("nan"), nothing).unsqueeze(2).expand(log_probs_spec.shape)
 
 
 def _ctc_grad_infer(grad, log_probs, labels, lengths, ends, out, alpha):
@@ -194,16 +194,16 @@ def _numbers(x, labels, lengths, ends):
     out = np.empty(labels.shape[0])
     work = [np.empty(tuple(labels.shape)) for _ in range(3)]
     given = [np.asarray(v.numpy()) for v in (x.double(), labels, lengths, ends)]
-    ctc.op.plain(np, out, alpha, *work, *given)
+    _ctc.op.plain(np, out, alpha, *work, *given)
     return tensor(out, dtype=x.dtype), tensor(np.maximum(alpha, -1e4), dtype=x.dtype)
 
 
 @op(
-    name="_ctc_grad", infer=_ctc_grad_infer, scratch=("beta", "new", "tmp"), layout=contiguous,
+    infer=_ctc_grad_infer, scratch=("beta", "new", "tmp"), layout=contiguous,
     samples=_ctc_grad_samples,
     flops=lambda grad, log_probs, labels, *_: 12 * log_probs.shape[0] * labels.numel,
 )  # fmt: skip
-def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
+def _ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
     """Backward of ctc: minus the probability of being at each label, times the gradient."""
     out.fill(0)
     batch, wide = labels.shape
@@ -236,7 +236,7 @@ def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, lo
         xp.copyto(out[t], xp.nan, where=running & (impossible & (grad != 0))[:, None])
 
 
-@ctc_grad.kernel(
+@_ctc_grad.kernel(
     "cpu", when=lambda grad, log_probs, labels, *_: _compiles(log_probs, labels), layout=contiguous
 )
 def _(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
@@ -348,7 +348,7 @@ def ctc_loss(
     blanks = rows.unsqueeze(2) * 0 + blank
     pairs = cat([blanks, rows.unsqueeze(2)], 2).reshape(batch, 2 * rows.shape[1])
     labels = cat([pairs, lengths.unsqueeze(1) * 0 + blank], 1)
-    loss = ctc(log_probs, labels, lengths, ends)
+    loss = _ctc(log_probs, labels, lengths, ends)
     if zero_infinity:
         loss = loss.masked_fill(loss.isinf(), 0.0)
     if reduction == "mean":

@@ -45,8 +45,8 @@ from ..creation.from_data import tensor
 from ..linalg.linear import linear
 from ..registry import function, op
 from .class_targets import check_classes, class_shape
-from .cross_entropy import by_class, cross_entropy, cross_entropy_rows, reduction_of
-from .linear_cross_entropy_backward import linear_rows_grad, shares_of, worth_tiles
+from .cross_entropy import _cross_entropy, by_class, cross_entropy, reduction_of
+from .linear_cross_entropy_backward import _linear_cross_entropy_grad, shares_of, worth_tiles
 from .linear_cross_entropy_tiling import (
     computed,
     found_in,
@@ -148,12 +148,12 @@ def _flops(input, linear_weight, *_, **__):
 
 
 @op(
-    name="_linear_cross_entropy", infer=_infer, aux=("top", "total"),
+    infer=_infer, aux=("top", "total"),
     scratch=("work", "some_inputs", "some_weights", "sums"),
     promote=("same", ("input", "linear_weight", "linear_bias")), half="tiles", layout=ready,
     flops=_flops, samples=_samples,
 )  # fmt: skip
-def linear_rows(
+def _linear_cross_entropy(
     xp, out, top, total, work, some_inputs, some_weights, sums, input, linear_weight, linear_bias,
     target, weight, *, ignore_index, label_smoothing, tiles,
 ):  # fmt: skip
@@ -165,7 +165,7 @@ def linear_rows(
     )  # fmt: skip
 
 
-@linear_rows.kernel("cpu", when=worth_tiles, layout=ready)
+@_linear_cross_entropy.kernel("cpu", when=worth_tiles, layout=ready)
 def _(xp, *arrays, **attributes):
     from ...kernels.cpu.loss.linear_cross_entropy import meet, over_rows
 
@@ -232,22 +232,22 @@ def _meet(xp, tile, total, top, picked, below, target, first, shares, seen):
     xp.add(total, xp.sum(tile, axis=1), out=total)
 
 
-@linear_rows.vjp("input", "linear_weight", "linear_bias")
+@_linear_cross_entropy.vjp("input", "linear_weight", "linear_bias")
 def _(
     g, needs, input, linear_weight, linear_bias, target, weight, top, total, ignore_index,
     label_smoothing, tiles,
 ):  # fmt: skip
-    found = linear_rows_grad(
+    found = _linear_cross_entropy_grad(
         g, input, linear_weight, linear_bias, target, weight, top, total, needs, ignore_index,
         label_smoothing, tiles[1],
     )  # fmt: skip
     return tuple(d if need else None for d, need in zip(found, needs, strict=True))
 
 
-@linear_rows.composite
+@_linear_cross_entropy.composite
 def _(input, linear_weight, linear_bias, target, weight, *, ignore_index, label_smoothing, tiles):
     logits = linear(input, linear_weight, linear_bias)
-    return cross_entropy_rows(logits, target, weight, ignore_index, label_smoothing)
+    return _cross_entropy(logits, target, weight, ignore_index, label_smoothing)
 
 
 @function(public=False, autocast="float32")
@@ -314,7 +314,7 @@ def linear_cross_entropy(
     if options is not None and options.batch_chunk_size is not None:
         rows = max(1, min(options.batch_chunk_size, input.shape[0]))
         tiles = tuple((rows, columns) for _, columns in tiles)
-    loss = linear_rows(
+    loss = _linear_cross_entropy(
         input, linear_weight, linear_bias, target, weight, ignore_index, float(label_smoothing),
         tiles,
     )  # fmt: skip

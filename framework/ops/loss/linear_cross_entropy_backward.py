@@ -83,12 +83,12 @@ def _grad_flops(grad, input, linear_weight, *_, needs, **__):
 
 
 @op(
-    name="_linear_cross_entropy_grad", infer=_grad_infer, returns=("dinput", "dweight", "dbias"),
+    infer=_grad_infer, returns=("dinput", "dweight", "dbias"),
     scratch=("work", "some_inputs", "some_weights", "products", "all_inputs", "summed", "line",
              "factors"),
     half="tiles", layout=ready, flops=_grad_flops, samples=_grad_samples,
 )  # fmt: skip
-def linear_rows_grad(
+def _linear_cross_entropy_grad(
     xp, dinput, dweight, dbias, work, some_inputs, some_weights, products, all_inputs, summed, line,
     factors, grad, input, linear_weight, linear_bias, target, weight, top, total, *, needs,
     ignore_index, label_smoothing, tile,
@@ -101,7 +101,9 @@ def linear_rows_grad(
     )  # fmt: skip
 
 
-@linear_rows_grad.kernel("cpu", when=lambda grad, *rest, **_: worth_tiles(*rest), layout=ready)
+@_linear_cross_entropy_grad.kernel(
+    "cpu", when=lambda grad, *rest, **_: worth_tiles(*rest), layout=ready
+)
 def _(xp, *arrays, **attributes):
     from ...kernels.cpu.loss.linear_cross_entropy import over_rows, slopes
 

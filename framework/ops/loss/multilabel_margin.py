@@ -64,10 +64,10 @@ def _margin_samples(make):
 
 
 @op(
-    name="_multilabel_margin", infer=_margin_infer, scratch=("gap", "right"),
+    infer=_margin_infer, scratch=("gap", "right"),
     samples=_margin_samples, flops=lambda input, target: 4 * input.numel,
 )  # fmt: skip
-def label_margins(xp, out, gap, right, input, target):
+def _multilabel_margin(xp, out, gap, right, input, target):
     """Mean over classes of ``max(0, 1 - x[right] + x[wrong])``, summed over all pairs.
 
     Args:
@@ -107,7 +107,7 @@ def _leaders(xp, gap, right, x, target):
         yield gap, column, on
 
 
-label_margins.op.display_name = "multilabel_margin_loss"
+_multilabel_margin.op.display_name = "multilabel_margin_loss"
 
 
 def _worth(*specs):
@@ -125,16 +125,16 @@ def _refuse(found, classes):
         )
 
 
-@label_margins.kernel("cpu", when=_worth, layout=contiguous)
+@_multilabel_margin.kernel("cpu", when=_worth, layout=contiguous)
 def _(xp, out, gap, right, input, target):
     from ...kernels.cpu.loss.multilabel_margin import margins
 
     _refuse(margins(out, gap[0], right[0], input, target), input.shape[1])
 
 
-@label_margins.vjp("input")
+@_multilabel_margin.vjp("input")
 def _(g, input, target):
-    return label_slopes(g, input, target)
+    return _multilabel_margin_grad(g, input, target)
 
 
 def _slope_samples(make):
@@ -143,12 +143,12 @@ def _slope_samples(make):
 
 
 @op(
-    name="_multilabel_margin_grad", infer=lambda grad, input, target: (input, *_tile(input)),
+    infer=lambda grad, input, target: (input, *_tile(input)),
     scratch=("gap", "right"), samples=_slope_samples,
     flops=lambda grad, input, target: 4 * input.numel,
 )  # fmt: skip
-def label_slopes(xp, out, gap, right, grad, input, target):
-    """The gradient of :func:`label_margins`, times ``grad``; at a margin of 0 it is 0."""
+def _multilabel_margin_grad(xp, out, gap, right, grad, input, target):
+    """The gradient of :func:`_multilabel_margin`, times ``grad``; at a margin of 0 it is 0."""
     for rows in tiles(input.shape[0], gap.shape[0]):
         slope = out[rows]
         slope.fill(0)
@@ -161,16 +161,16 @@ def label_slopes(xp, out, gap, right, grad, input, target):
         xp.multiply(slope, (grad[rows] / input.shape[1])[:, None], out=slope)
 
 
-@label_slopes.kernel("cpu", when=_worth, layout=contiguous)
+@_multilabel_margin_grad.kernel("cpu", when=_worth, layout=contiguous)
 def _(xp, out, gap, right, grad, input, target):
     from ...kernels.cpu.loss.multilabel_margin import slopes
 
     _refuse(slopes(out, gap[0], right[0], grad, input, target), input.shape[1])
 
 
-@label_slopes.vjp("grad", "input")
+@_multilabel_margin_grad.vjp("grad", "input")
 def _(g, needs, grad_spec, input, target):
     if not needs[0]:
         return None, None
     unit = ones(*grad_spec.shape, dtype=grad_spec.dtype, device=g.device)
-    return (g * label_slopes(unit, input, target)).sum(1), None
+    return (g * _multilabel_margin_grad(unit, input, target)).sum(1), None

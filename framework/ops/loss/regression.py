@@ -16,13 +16,13 @@ from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum, minimum
 from ...spec import Spec
 from ..elementwise.bitmask import (
+    _sign_by_masks,
     bitmask_specs,
     fill_bitmask,
     parallel_tiles,
-    sign_by_masks,
     worth_bits,
 )
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
@@ -83,29 +83,29 @@ def _arriving_bends(make):
 
 
 @op(
-    name="_squared_error", infer=_error_infer, promote="arith", flops=per_element(2),
+    infer=_error_infer, promote="arith", flops=per_element(2),
     samples=_differing,
 )  # fmt: skip
 @formula(fused=False, when=same_shape_dtype)
-def squared_error(input, target):
+def _squared_error(input, target):
     """``(input - target) ** 2``."""
     d = input - target
     return d * d
 
 
 @op(
-    name="_absolute_error", infer=_error_infer, promote="arith", flops=per_element(2),
+    infer=_error_infer, promote="arith", flops=per_element(2),
     samples=_differing,
 )  # fmt: skip
-def absolute_error(xp, out, input, target):
+def _absolute_error(xp, out, input, target):
     """``|input - target|``."""
     xp.subtract(input, target, out=out)
     xp.absolute(out, out=out)
 
 
-@op(name="_bent_error", infer=_error_infer, promote="arith", flops=per_element(6), samples=_bends)
+@op(infer=_error_infer, promote="arith", flops=per_element(6), samples=_bends)
 @formula(fused=False, when=same_shape_dtype)
-def bent_error(input, target, *, bend, slope):
+def _bent_error(input, target, *, bend, slope):
     """Huber-like error: quadratic below ``bend``, then linear with slope ``slope``.
 
     With ``h`` half the difference or half of ``bend``, the smaller, it is
@@ -120,38 +120,40 @@ def bent_error(input, target, *, bend, slope):
 
 
 @op(
-    name="_squared_error_backward", infer=broadcast, promote="arith", flops=per_element(3),
+    infer=broadcast, promote="arith", flops=per_element(3),
     samples=_arriving,
 )  # fmt: skip
 @formula(fused=False, when=same_shape_dtype)
-def squared_slope(grad, input, target):
+def _squared_error_backward(grad, input, target):
     """``grad * 2 (input - target)``."""
     return (input - target) * 2 * grad
 
 
 @op(
-    name="_bent_error_backward", infer=broadcast, promote="arith", flops=per_element(5),
+    infer=broadcast, promote="arith", flops=per_element(5),
     samples=_arriving_bends,
 )  # fmt: skip
 @formula(fused=False, when=same_shape_dtype)
-def bent_slope(grad, input, target, *, bend, slope):
+def _bent_error_backward(grad, input, target, *, bend, slope):
     """Backward of bent_error: ``grad`` times its derivative."""
     v = (input - target) * (slope / bend)
     return minimum(maximum(v, -slope), slope) * grad
 
 
-squared_total, bent_total = fused_reduction(squared_error), fused_reduction(bent_error)
+squared_total, bent_total = fused_reduction(_squared_error), fused_reduction(_bent_error)
 
 
 @squared_total.vjp("input", "target")
 def _(g, needs, input, target, divisor):
-    return _both(squared_slope(expand_loss_gradient(g, input, divisor), input, target), needs)
+    return _both(
+        _squared_error_backward(expand_loss_gradient(g, input, divisor), input, target), needs
+    )
 
 
 @bent_total.vjp("input", "target")
 def _(g, needs, input, target, bend, slope, divisor):
     each = expand_loss_gradient(g, input, divisor)
-    return _both(bent_slope(each, input, target, bend, slope), needs)
+    return _both(_bent_error_backward(each, input, target, bend, slope), needs)
 
 
 def _with_bitmask_infer(input, target):
@@ -161,11 +163,11 @@ def _with_bitmask_infer(input, target):
 
 
 @op(
-    name="_absolute_error_with_bitmask", infer=_with_bitmask_infer,
+    infer=_with_bitmask_infer,
     returns=("out", "above", "apart"), scratch=("work",), promote="arith", flops=per_element(2),
     samples=_differing, layout=contiguous,
 )  # fmt: skip
-def absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
+def _absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
     """``|input - target|``, with bitmasks of ``input > target`` and of inequality."""
     xp.subtract(input, target, out=out)
     fill_bitmask(xp, above, work, out, 0.0, math.inf)
@@ -173,10 +175,10 @@ def absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
     fill_bitmask(xp, apart, work, out, 0.0, math.inf)
 
 
-absolute_error_with_bitmask.op.display_name = absolute_error.op.display_name
+_absolute_error_with_bitmask.op.display_name = _absolute_error.op.display_name
 
 
-@absolute_error_with_bitmask.kernel("cpu", when=same_shape_dtype, layout=contiguous, scratch=False)
+@_absolute_error_with_bitmask.kernel("cpu", when=same_shape_dtype, layout=contiguous, scratch=False)
 def _(xp, out, above, apart, work, input, target):
     flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
     parallel_tiles("absolute_error", out.size, *flat)
@@ -187,52 +189,52 @@ def _alike(input, target):
     return both and is_float(input, target) and input.shape == target.shape
 
 
-@absolute_error_with_bitmask.kernel("cuda", when=_alike, layout=contiguous, scratch=False)
+@_absolute_error_with_bitmask.kernel("cuda", when=_alike, layout=contiguous, scratch=False)
 def _(xp, out, above, apart, work, input, target):
     on_gpu.absolute_error(xp, out, above, apart, input, target)
 
 
-@absolute_error_with_bitmask.vjp("input", "target")
+@_absolute_error_with_bitmask.vjp("input", "target")
 def _(g_out, needs, above, apart):
     if g_out is None:
         return None, None
-    return _both(sign_by_masks(g_out, above.detach(), apart.detach()), needs)
+    return _both(_sign_by_masks(g_out, above.detach(), apart.detach()), needs)
 
 
-@squared_error.vjp("input", "target")
+@_squared_error.vjp("input", "target")
 def _(g, needs, input, target):
-    return _both(squared_slope(g, input, target), needs)
+    return _both(_squared_error_backward(g, input, target), needs)
 
 
-@absolute_error.vjp("input", "target")
+@_absolute_error.vjp("input", "target")
 def _(g, needs, input, target):
     return _both(g * (input - target).sign(), needs)
 
 
-@bent_error.vjp("input", "target")
+@_bent_error.vjp("input", "target")
 def _(g, needs, input, target, bend, slope):
-    return _both(bent_slope(g, input, target, bend, slope), needs)
+    return _both(_bent_error_backward(g, input, target, bend, slope), needs)
 
 
-@squared_slope.vjp("grad")
+@_squared_error_backward.vjp("grad")
 def _(g, input, target):
-    return squared_slope(g, input, target)
+    return _squared_error_backward(g, input, target)
 
 
-@squared_slope.vjp("input", "target")
+@_squared_error_backward.vjp("input", "target")
 def _(g, needs, grad):
     return _both(g * grad * 2, needs)
 
 
-@bent_slope.vjp("grad")
+@_bent_error_backward.vjp("grad")
 def _(g, input, target, bend, slope):
-    return bent_slope(g, input, target, bend, slope)
+    return _bent_error_backward(g, input, target, bend, slope)
 
 
-@bent_slope.vjp("input", "target")
+@_bent_error_backward.vjp("input", "target")
 def _(g, needs, grad, input, target, bend, slope):
     curved = g * grad * (slope / bend)
-    return _both(where_select((input - target).abs() < bend, curved, 0), needs)
+    return _both(_where((input - target).abs() < bend, curved, 0), needs)
 
 
 def _both(slope, needs):
@@ -266,8 +268,8 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     _compared(input, target)
     if _real_floats(input, target):
         if weight is None:
-            return reduce_loss_fused(squared_error, squared_total, how, input, target)
-        return _weighted(squared_error(input, target), weight, how)
+            return reduce_loss_fused(_squared_error, squared_total, how, input, target)
+        return _weighted(_squared_error(input, target), weight, how)
     difference = input - target
     return _weighted(difference * difference, weight, how)
 
@@ -283,8 +285,8 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     _compared(input, target)
     if _real_floats(input, target):
         if worth_bits(input, exact=False) or worth_bits(target, exact=False):
-            return _weighted(absolute_error_with_bitmask(input, target)[0], weight, how)
-        return _weighted(absolute_error(input, target), weight, how)
+            return _weighted(_absolute_error_with_bitmask(input, target)[0], weight, how)
+        return _weighted(_absolute_error(input, target), weight, how)
     return _weighted((input - target).abs(), weight, how)
 
 
@@ -320,9 +322,9 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
 def _quadratic_then_linear(input, target, bend, slope, weight, how):
     if _real_floats(input, target):
         if weight is None:
-            return reduce_loss_fused(bent_error, bent_total, how, input, target, bend, slope)
-        return _weighted(bent_error(input, target, bend, slope), weight, how, False)
+            return reduce_loss_fused(_bent_error, bent_total, how, input, target, bend, slope)
+        return _weighted(_bent_error(input, target, bend, slope), weight, how, False)
     size = (input - target).abs()
     line = (size - 0.5 * bend) * slope
-    loss = where_select(size < bend, size * size * (0.5 * slope / bend), line)
+    loss = _where(size < bend, size * size * (0.5 * slope / bend), line)
     return _weighted(loss, weight, how, False)

@@ -14,9 +14,9 @@ from ..elementwise.comparison import minimum
 from ..indexing.where import where
 from ..registry import function
 from ..views.reshape import normal_dim
-from .binary_cross_entropy import bce_logits
+from .binary_cross_entropy import _bce_with_logits
 from .cross_entropy import reduce_loss, reduction_of
-from .multilabel_margin import label_margins
+from .multilabel_margin import _multilabel_margin
 
 
 @function(autocast=WIDE_ON_CUDA)
@@ -249,7 +249,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
             f"input {tuple(input.shape)} and target {tuple(target.shape)}."
         )
     x, t = (v if v.ndim == 2 else v.reshape(1, v.numel()) for v in (input, target))
-    loss = label_margins(x, t)
+    loss = _multilabel_margin(x, t)
     return reduce_loss(loss if input.ndim == 2 else loss.squeeze(0), how)
 
 
@@ -271,7 +271,7 @@ def multilabel_soft_margin_loss(
         Tensor (), or (*) for "none".
     """
     how = reduction_of(size_average, reduce, reduction)
-    loss = bce_logits(input, target)
+    loss = _bce_with_logits(input, target)
     if weight is not None:
         loss = loss * weight
     return reduce_loss(loss.mean(-1), how)

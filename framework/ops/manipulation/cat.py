@@ -43,8 +43,8 @@ def _cat_samples(make):
     yield (make(2, 3), make(2, 0), make(2, 1)), {"dim": 1}
 
 
-@op(name="_cat", promote="arith", infer=_cat_infer, half="exact", samples=_cat_samples)
-def cat_along(xp, out, *tensors, dim):
+@op(promote="arith", infer=_cat_infer, half="exact", samples=_cat_samples)
+def _cat(xp, out, *tensors, dim):
     """Concatenate along ``dim``."""
     head = (slice(None),) * dim
     start = 0
@@ -56,7 +56,7 @@ def cat_along(xp, out, *tensors, dim):
         start = stop
 
 
-@cat_along.vjp("tensors")
+@_cat.vjp("tensors")
 def _(g, needs, tensors_spec, dim):
     start = 0
     parts = []
@@ -95,7 +95,7 @@ def cat(tensors, dim=0, *, out=None):
     if not all(x.ndim for x in tensors):
         raise RuntimeError("zero-dimensional tensor cannot be concatenated. Use stack.")
     d = normal_dim("cat", dim, max([x.ndim for x in tensors]))
-    return cat_along(*tensors, dim=d, out=out)
+    return _cat(*tensors, dim=d, out=out)
 
 
 @function()
@@ -127,15 +127,15 @@ def _stack_samples(make):
     yield (make(0, 2), make(0, 2)), {"dim": 0}
 
 
-@op(name="_stack", promote="arith", infer=_stack_infer, half="exact", samples=_stack_samples)
-def stack_along(xp, out, *tensors, dim):
+@op(promote="arith", infer=_stack_infer, half="exact", samples=_stack_samples)
+def _stack(xp, out, *tensors, dim):
     """Stack along a new dim."""
     head = (slice(None),) * dim
     for k, array in enumerate(tensors):
         out[(*head, k)] = array
 
 
-@stack_along.vjp("tensors")
+@_stack.vjp("tensors")
 def _(g, needs, dim):
     return tuple([g.select(dim, k) if need else None for k, need in enumerate(needs)])
 
@@ -145,7 +145,7 @@ def stack(tensors, dim=0, *, out=None):
     """Stack tensors of one shape along a new dim."""
     tensors = _some("stack", tensors)
     d = normal_dim("stack", dim, tensors[0].ndim + 1)
-    return stack_along(*tensors, dim=d, out=out)
+    return _stack(*tensors, dim=d, out=out)
 
 
 given_ops.stack = stack

@@ -33,8 +33,8 @@ def _overlap(shape, before, after):
     return tuple(target), tuple(source)
 
 
-@op(name="_pad", infer=_pad_infer, half="exact", samples=_pad_samples)
-def pad_constant(xp, out, input, *, before, after, value):
+@op(infer=_pad_infer, half="exact", samples=_pad_samples)
+def _pad(xp, out, input, *, before, after, value):
     """Pad with a constant; negative sizes crop."""
     target, source = _overlap(input.shape, before, after)
     for d in range(out.ndim):  # the frame, one pair of bands a dim
@@ -44,11 +44,9 @@ def pad_constant(xp, out, input, *, before, after, value):
     out[target] = input[source]
 
 
-@pad_constant.vjp("input")
+@_pad.vjp("input")
 def _(g, before, after):
-    return pad_constant(
-        g, before=tuple([-n for n in before]), after=tuple([-n for n in after]), value=0.0
-    )
+    return _pad(g, before=tuple([-n for n in before]), after=tuple([-n for n in after]), value=0.0)
 
 
 @function()
@@ -80,7 +78,7 @@ def pad(input, pad, mode="constant", value=None):
         after = (0,) * unpadded + pad[::-2]
         if input.dtype.category < 2 and value is not None:
             value = int(value)
-        return pad_constant(input, before=before, after=after, value=0 if value is None else value)
+        return _pad(input, before=before, after=after, value=0 if value is None else value)
     ends = _ENDS.get(mode)
     if ends is None:
         raise NotImplementedError(

@@ -15,7 +15,7 @@ from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..indexing.cpu_routes import enough
 from ..registry import function, op
-from ..views.reshape import normal_dim, normal_dims, reshape_copy, sizes
+from ..views.reshape import _reshape_copy, normal_dim, normal_dims, sizes
 
 # Repeats
 
@@ -40,8 +40,8 @@ def _repeat_samples(make):
     yield (make(0, 2),), {"counts": (2, 3)}
 
 
-@op(name="_repeat", infer=_repeat_infer, half="exact", samples=_repeat_samples)
-def repeat_counts(xp, out, input, *, counts):
+@op(infer=_repeat_infer, half="exact", samples=_repeat_samples)
+def _repeat(xp, out, input, *, counts):
     """Repeat the whole input ``counts`` times along each dim."""
     lead = len(counts) - input.ndim
     shape = (1,) * lead + tuple(input.shape)
@@ -50,7 +50,7 @@ def repeat_counts(xp, out, input, *, counts):
     xp.copyto(out.reshape(split), input.reshape(one))
 
 
-@repeat_counts.vjp("input")
+@_repeat.vjp("input")
 def _(g, input_spec, counts):
     lead = len(counts) - input_spec.ndim
     shape = (1,) * lead + tuple(input_spec.shape)
@@ -69,7 +69,7 @@ def repeat(input, *counts, repeats=None):
         )
     if any(c < 0 for c in counts):
         raise RuntimeError(f"repeat: counts must not be negative; got {counts}.")
-    return repeat_counts(input, counts=counts)
+    return _repeat(input, counts=counts)
 
 
 @function(method=True)
@@ -100,7 +100,7 @@ def repeat_interleave(input=None, repeats=None, dim=None, *, output_size=None):
         shape = list(input.shape)
         wide = input.unsqueeze(d + 1).expand((*shape[: d + 1], repeats, *shape[d + 1 :]))
         shape[d] *= repeats
-        return reshape_copy(wide, shape=tuple(shape))
+        return _reshape_copy(wide, shape=tuple(shape))
     counts = repeats.tolist() if isinstance(repeats, Tensor) else [int(r) for r in repeats]
     if len(counts) != input.shape[d]:
         raise RuntimeError(
@@ -151,16 +151,16 @@ def _roll_samples(make):
     yield (make(0, 3),), {"shifts": (1,), "dims": (0,)}
 
 
-@op(name="_roll", half="exact", samples=_roll_samples, infer=lambda input, *, shifts, dims: input)
-def roll_dims(xp, out, input, *, shifts, dims):
+@op(half="exact", samples=_roll_samples, infer=lambda input, *, shifts, dims: input)
+def _roll(xp, out, input, *, shifts, dims):
     """Roll along ``dims``, circularly."""
     for target, source in _roll_slices(input.shape, shifts, dims):
         out[target] = input[source]
 
 
-@roll_dims.vjp("input")
+@_roll.vjp("input")
 def _(g, shifts, dims):
-    return roll_dims(g, shifts=tuple([-s for s in shifts]), dims=dims)
+    return _roll(g, shifts=tuple([-s for s in shifts]), dims=dims)
 
 
 @function(method=True)
@@ -182,7 +182,7 @@ def roll(input, shifts, dims=None):
     for s, d in zip(shifts, dims, strict=True):
         d = normal_dim("roll", d, input.ndim)
         total[d] = total.get(d, 0) + s
-    return roll_dims(input, shifts=tuple(total.values()), dims=tuple(total))
+    return _roll(input, shifts=tuple(total.values()), dims=tuple(total))
 
 
 def _flip_samples(make):
@@ -191,21 +191,21 @@ def _flip_samples(make):
     yield (make(2, 0),), {"dims": (0,)}
 
 
-@op(name="_flip", half="exact", samples=_flip_samples, infer=lambda input, *, dims: input)
-def flip_dims(xp, out, input, *, dims):
+@op(half="exact", samples=_flip_samples, infer=lambda input, *, dims: input)
+def _flip(xp, out, input, *, dims):
     """Reverse the order of elements along ``dims``."""
     back = slice(None, None, -1)
     key = tuple([back if d in dims else slice(None) for d in range(input.ndim)])
     out[...] = input[key]
 
 
-@flip_dims.kernel(
+@_flip.kernel(
     "cpu",
     when=lambda input, *, dims: dims == (input.ndim - 1,) and enough(input.numel, input.dtype),
 )
 def _(xp, out, input, *, dims):
     if not input.flags.c_contiguous:
-        flip_dims.op.plain(xp, out, input, dims=dims)
+        _flip.op.plain(xp, out, input, dims=dims)
         return
     from ...kernels.cpu import indexing
 
@@ -213,16 +213,16 @@ def _(xp, out, input, *, dims):
     parallel_rows(indexing.reverse, out.size, target.shape[0], target, rows)
 
 
-@flip_dims.vjp("input")
+@_flip.vjp("input")
 def _(g, dims):
-    return flip_dims(g, dims=dims)
+    return _flip(g, dims=dims)
 
 
 @function(method=True)
 def flip(input, *order, dims=None):
     """Reverse the order along ``dims`` (a copy)."""
     found = normal_dims("flip", sizes(order if dims is None else dims), input.ndim)
-    return flip_dims(input, dims=found if input.ndim else ())
+    return _flip(input, dims=found if input.ndim else ())
 
 
 @function(method=True)
@@ -230,7 +230,7 @@ def fliplr(input):
     """Reverse the order along the second dim."""
     if input.ndim < 2:
         raise RuntimeError(f"fliplr: Input must be >= 2-d; got {input.ndim}-d.")
-    return flip_dims(input, dims=(1,))
+    return _flip(input, dims=(1,))
 
 
 @function(method=True)
@@ -238,7 +238,7 @@ def flipud(input):
     """Reverse the order along the first dim."""
     if input.ndim < 1:
         raise RuntimeError(f"flipud: Input must be >= 1-d; got {input.ndim}-d.")
-    return flip_dims(input, dims=(0,))
+    return _flip(input, dims=(0,))
 
 
 @function(method=True)
@@ -256,7 +256,7 @@ def rot90(input, k=1, dims=(0, 1)):
     if k == 0:
         return input.clone()
     if k == 2:
-        return flip_dims(input, dims=(a, b))
+        return _flip(input, dims=(a, b))
     if k == 1:
-        return flip_dims(input, dims=(b,)).transpose(a, b)
-    return flip_dims(input, dims=(a,)).transpose(a, b)
+        return _flip(input, dims=(b,)).transpose(a, b)
+    return _flip(input, dims=(a,)).transpose(a, b)

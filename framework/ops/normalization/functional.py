@@ -11,14 +11,14 @@ from ...modes import no_grad
 from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.arithmetic import div
 from ..manipulation.pad import pad
-from ..pooling.primitives import avg_pool
+from ..pooling.primitives import _avg_pool
 from ..registry import function, op
 from .primitives import (
-    batch_norm_view,
+    _batch_norm,
+    _rms_norm,
     group_norm_view,
     instance_norm_view,
     layer_norm_view,
-    rms_norm_view,
 )
 
 # The public functions
@@ -75,7 +75,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     rows = prod(input.shape[: input.ndim - len(wanted)])
     if eps is None:
         eps = finfo(input.dtype).eps
-    return rms_norm_view(input, weight, (rows, n), (1,), (1, n), eps)
+    return _rms_norm(input, weight, (rows, n), (1,), (1, n), eps)
 
 
 def _normalized(name, input, normalized_shape, **values):
@@ -190,7 +190,7 @@ def batch_norm(
             f"{list(input.shape)}. Use a larger batch, or training=False."
         )
     shape = (input.shape[0], channels, prod(input.shape[2:]))
-    out, mean, var = batch_norm_view(input, weight, bias, shape, (0, 2), (1, channels, 1), eps)
+    out, mean, var = _batch_norm(input, weight, bias, shape, (0, 2), (1, channels, 1), eps)
     if count:  # of no examples there is no mean
         _update(running_mean, running_var, mean, var, count, momentum)
     return out
@@ -232,11 +232,11 @@ def _blend_samples(make):
 
 
 @op(
-    name="_blend", inplace="_blend_", infer=_blend_infer, scratch=("term",),
+    inplace="_blend_", infer=_blend_infer, scratch=("term",),
     promote=("arith", ("input", "other")), layout=contiguous,
     flops=lambda input, *_: 3 * input.numel, samples=_blend_samples,
 )  # fmt: skip
-def blend(xp, out, term, input, other, keep, share):
+def _blend(xp, out, term, input, other, keep, share):
     """Update a running average: ``keep * input + share * other``, in the shape of ``input``."""
     xp.multiply(other.reshape(term.shape), share, out=term)
     xp.multiply(input, keep, out=out)
@@ -315,7 +315,7 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
     # Zeros before and after the channels: windows of `size` that count them.
     before = size // 2
     padded = _pad_channels(squares, before, (size - 1) // 2)
-    mean = avg_pool(padded, (size, 1), (1, 1), (0, 0), False, True, None)
+    mean = _avg_pool(padded, (size, 1), (1, 1), (0, 0), False, True, None)
     return input / (mean * alpha + k).pow(beta).reshape(input.shape)
 
 

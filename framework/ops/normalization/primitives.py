@@ -104,10 +104,10 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
 
 
 @op(
-    name="_norm_grad", infer=_grad_infer, returns=("dx", "dw", "db"), scratch=("work", "row"),
+    infer=_grad_infer, returns=("dx", "dw", "db"), scratch=("work", "row"),
     layout=contiguous, flops=per_element(12), samples=_grad_cases,
 )  # fmt: skip
-def norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+def _norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     """Backward of a normalization: input, weight and bias; ``mean`` None is not centered."""
     x, g, out = input.reshape(shape), grad.reshape(shape), dx.reshape(shape)
     summed = tuple(d for d, n in enumerate(affine) if n != shape[d] or n == 1)
@@ -144,14 +144,14 @@ def _on_gpu(*specs, shape, axes, **_):
     return is_float(*specs) and on_gpu.supported(shape, axes)
 
 
-@norm_grad.kernel("cuda", when=_on_gpu, layout=contiguous, scratch=False)
+@_norm_grad.kernel("cuda", when=_on_gpu, layout=contiguous, scratch=False)
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     view = on_gpu.View(shape, axes, affine)
     on_gpu.backward(xp, view, dx, dw, db, grad, input, weight, mean, rstd)
 
 
 def _gradients(g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec):
-    dx, dw, db = norm_grad(g, input, weight, mean, rstd, shape, axes, affine)
+    dx, dw, db = _norm_grad(g, input, weight, mean, rstd, shape, axes, affine)
     return (
         dx if needs[0] else None,
         dw.view(weight_spec.shape) if needs[1] else None,
@@ -264,7 +264,7 @@ def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
     normalize(y, mean.reshape(-1), rstd.reshape(-1), x, w, b, eps)
 
 
-@norm_grad.kernel(
+@_norm_grad.kernel(
     "cpu", when=lambda grad, *_, **a: _rows(grad, **a), layout=contiguous, scratch=False
 )
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
@@ -302,7 +302,7 @@ def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, a
     group_norm(y, mean.reshape(shape[:2]), rstd.reshape(shape[:2]), x, w, b, eps)
 
 
-@norm_grad.kernel(
+@_norm_grad.kernel(
     "cpu",
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _grouped(grad, **a),
     layout=contiguous, scratch=False,
@@ -334,10 +334,10 @@ def _rms_cases(make):
 
 
 @op(
-    name="_rms_norm", infer=_rms_infer, aux=("rstd",), layout=contiguous, flops=per_element(5),
+    infer=_rms_infer, aux=("rstd",), layout=contiguous, flops=per_element(5),
     samples=_rms_cases,
 )  # fmt: skip
-def rms_norm_view(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
+def _rms_norm(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     """Divide each row by its root mean square, then scale."""
     x, y = input.reshape(shape), out.reshape(shape)
     if x.size == 0:
@@ -350,7 +350,7 @@ def rms_norm_view(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     _scale(xp, y, weight, None, affine)
 
 
-@rms_norm_view.kernel("cpu", when=_rows, layout=contiguous)
+@_rms_norm.kernel("cpu", when=_rows, layout=contiguous)
 def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     from ...kernels.cpu.normalization.layer_norm import normalize
 
@@ -359,19 +359,19 @@ def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     normalize(y, none, rstd.reshape(-1), x, w, none, eps)
 
 
-@rms_norm_view.kernel("cuda", when=_on_gpu, layout=contiguous)
+@_rms_norm.kernel("cuda", when=_on_gpu, layout=contiguous)
 def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     view = on_gpu.View(shape, axes, affine)
     on_gpu.forward(xp, view, out, None, None, rstd, input, weight, None, eps)
 
 
-@rms_norm_view.vjp("input", "weight")
+@_rms_norm.vjp("input", "weight")
 def _(g, needs, input, weight, rstd, shape, axes, affine, weight_spec):
-    dx, dw, _ = norm_grad(g, input, weight, None, rstd, shape, axes, affine)
+    dx, dw, _ = _norm_grad(g, input, weight, None, rstd, shape, axes, affine)
     return dx if needs[0] else None, dw.view(weight_spec.shape) if needs[1] else None
 
 
-@rms_norm_view.composite
+@_rms_norm.composite
 def _(input, weight, *, shape, axes, affine, eps):
     x = input.reshape(shape)
     out = x * ((x * x).mean(axes, True) + eps).rsqrt()
@@ -400,10 +400,10 @@ def _batch_cases(make):
 
 
 @op(
-    name="_batch_norm", infer=_batch_infer, returns=("out", "mean", "var"), aux=("rstd",),
+    infer=_batch_infer, returns=("out", "mean", "var"), aux=("rstd",),
     layout=contiguous, flops=per_element(8), samples=_batch_cases,
 )  # fmt: skip
-def batch_norm_view(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
+def _batch_norm(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
     """Normalize each channel over the batch; the mean and the biased variance are results too."""
     x, y = input.reshape(shape), out.reshape(shape)
     _statistics(xp, y, mean, var, x, axes)
@@ -418,7 +418,7 @@ def _planes(input, *_, axes, **__):
     return axes == (0, 2) and heavy(input)
 
 
-@batch_norm_view.kernel("cpu", when=_planes, layout=contiguous)
+@_batch_norm.kernel("cpu", when=_planes, layout=contiguous)
 def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
     from ...kernels.cpu.normalization.batch_norm import batch_norm
 
@@ -441,7 +441,7 @@ def _by_channels(name, x, *arrays):
     )
 
 
-@norm_grad.kernel(
+@_norm_grad.kernel(
     "cpu",
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _planes(grad, **a),
     layout=contiguous, scratch=False,
@@ -459,13 +459,13 @@ def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes
     batch_norm_grad(out, dw, db, g, x, w, *numbers)
 
 
-@batch_norm_view.kernel("cuda", when=_on_gpu, layout=contiguous)
+@_batch_norm.kernel("cuda", when=_on_gpu, layout=contiguous)
 def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
     view = on_gpu.View(shape, axes, affine)
     on_gpu.forward(xp, view, out, mean, var, rstd, input, weight, bias, eps)
 
 
-@batch_norm_view.vjp("input", "weight", "bias")
+@_batch_norm.vjp("input", "weight", "bias")
 def _(
     g_out, g_mean, g_var, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec,
     bias_spec,
@@ -486,7 +486,7 @@ def _(
     return (through if gradients[0] is None else gradients[0] + through, *gradients[1:])
 
 
-@batch_norm_view.composite
+@_batch_norm.composite
 def _(input, weight, bias, *, shape, axes, affine, eps):
     x = input.reshape(shape)
     mean = x.mean(axes, True)

@@ -39,11 +39,10 @@ def _adaptive_samples(make):
 
 
 @op(
-    name="_adaptive_avg_pool",
     infer=lambda input, *, size: input.like((*input.shape[: -len(size)], *size)),
     samples=_adaptive_samples, flops=lambda input, **_: input.numel,
 )  # fmt: skip
-def adaptive_avg_pool(xp, out, input, *, size):
+def _adaptive_avg_pool(xp, out, input, *, size):
     """Average pooling over the windows that divide the input into ``size`` parts."""
     nd = len(size)
     for position, window in _cells(input.shape[-nd:], size):
@@ -64,14 +63,14 @@ def _spread(name, elements, size, *arrays):
     parallel_rows(getattr(adaptive, name), elements, len(arrays[0]), *arrays)
 
 
-@adaptive_avg_pool.kernel("cpu", when=worth_compiling, layout=contiguous)
+@_adaptive_avg_pool.kernel("cpu", when=worth_compiling, layout=contiguous)
 def _(xp, out, input, *, size):
     _spread("average", input.size, size, out, input)
 
 
-@adaptive_avg_pool.vjp("input")
+@_adaptive_avg_pool.vjp("input")
 def _(g, input_spec, size):
-    return adaptive_avg_pool_grad(g, tuple(input_spec.shape[-len(size) :]))
+    return _adaptive_avg_pool_grad(g, tuple(input_spec.shape[-len(size) :]))
 
 
 def _adaptive_grad_samples(make):
@@ -82,11 +81,10 @@ def _adaptive_grad_samples(make):
 
 
 @op(
-    name="_adaptive_avg_pool_grad",
     infer=lambda grad, *, size: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     scratch=("share",), flops=lambda grad, **_: grad.numel, samples=_adaptive_grad_samples,
 )  # fmt: skip
-def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
+def _adaptive_avg_pool_grad(xp, out, share, grad, *, size):
     """Backward of adaptive average pooling."""
     nd = len(size)
     out.fill(0)
@@ -101,14 +99,14 @@ def _worth_spreading(grad, *_, size):
     return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
 
 
-@adaptive_avg_pool_grad.kernel("cpu", when=_worth_spreading, layout=contiguous, scratch=False)
+@_adaptive_avg_pool_grad.kernel("cpu", when=_worth_spreading, layout=contiguous, scratch=False)
 def _(xp, out, _share, grad, *, size):
     _spread("average_grad", out.size, size, out, grad)
 
 
-@adaptive_avg_pool_grad.vjp("grad")
+@_adaptive_avg_pool_grad.vjp("grad")
 def _(g, grad_spec, size):
-    return adaptive_avg_pool(g, tuple(grad_spec.shape[-len(size) :]))
+    return _adaptive_avg_pool(g, tuple(grad_spec.shape[-len(size) :]))
 
 
 def _adaptive_max_infer(input, *, size):
@@ -118,11 +116,11 @@ def _adaptive_max_infer(input, *, size):
 
 
 @op(
-    name="_adaptive_max_pool", infer=_adaptive_max_infer, returns=("out", "index"),
+    infer=_adaptive_max_infer, returns=("out", "index"),
     scratch=("larger", "nan"), half="exact", samples=_adaptive_samples,
     flops=lambda input, **_: input.numel,
 )  # fmt: skip
-def adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
+def _adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
     """Max pooling over ``size`` windows, with indices into the flattened plane."""
     planes = input.shape[-len(size) :]
     for position, window in _cells(planes, size):
@@ -145,16 +143,16 @@ def adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
             xp.copyto(where, flat, where=larger, casting="unsafe")
 
 
-@adaptive_max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+@_adaptive_max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, index, _larger, _nan, input, *, size):
     _spread("largest", input.size, size, out, index, input)
 
 
-@adaptive_max_pool.vjp("input")
+@_adaptive_max_pool.vjp("input")
 def _(g_out, index, input_spec, size):
     if g_out is None:
         return None
-    return plane_scatter(g_out, index.detach(), tuple(input_spec.shape[-len(size) :]))
+    return _plane_scatter(g_out, index.detach(), tuple(input_spec.shape[-len(size) :]))
 
 
 def _plane_samples(make, gather):
@@ -168,12 +166,11 @@ def _plane_samples(make, gather):
 
 
 @op(
-    name="_plane_scatter",
     infer=lambda grad, index, *, size: grad.like((*grad.shape[: -len(size)], *size)),
     layout=contiguous, flops=lambda grad, index, **_: grad.numel,
     samples=lambda make: _plane_samples(make, False),
 )  # fmt: skip
-def plane_scatter(xp, out, grad, index, *, size):
+def _plane_scatter(xp, out, grad, index, *, size):
     """Scatter-add values at ``index`` in each plane, in a deterministic order."""
     out.fill(0)
     planes = prod(grad.shape[: -len(size)])
@@ -185,7 +182,7 @@ def plane_scatter(xp, out, grad, index, *, size):
         flat[rows, where[:, k]] += values[:, k]
 
 
-@plane_scatter.kernel("cpu", when=_worth_spreading, layout=contiguous)
+@_plane_scatter.kernel("cpu", when=_worth_spreading, layout=contiguous)
 def _(xp, out, grad, index, *, size):
     from ...kernels.cpu.pooling import adaptive
 
@@ -194,16 +191,16 @@ def _(xp, out, grad, index, *, size):
     parallel_rows(adaptive.scatter, out.size, planes, out.reshape(planes, prod(size)), *rows)
 
 
-@plane_scatter.vjp("grad")
+@_plane_scatter.vjp("grad")
 def _(g, index, size):
-    return plane_gather(g, index, len(size))
+    return _plane_gather(g, index, len(size))
 
 
 @op(
-    name="_plane_gather", infer=lambda input, index, *, dims: index.like(dtype=input.dtype),
+    infer=lambda input, index, *, dims: index.like(dtype=input.dtype),
     layout=contiguous, half="exact", samples=lambda make: _plane_samples(make, True),
 )  # fmt: skip
-def plane_gather(xp, out, input, index, *, dims):
+def _plane_gather(xp, out, input, index, *, dims):
     """Gather values at ``index`` from each plane (the last ``dims`` dimensions)."""
     planes = prod(index.shape[:-dims])
     count = prod(index.shape[-dims:])
@@ -214,6 +211,6 @@ def plane_gather(xp, out, input, index, *, dims):
         target[:, k] = flat[rows, where[:, k]]
 
 
-@plane_gather.vjp("input")
+@_plane_gather.vjp("input")
 def _(g, index, input_spec, dims):
-    return plane_scatter(g, index, tuple(input_spec.shape[-dims:]))
+    return _plane_scatter(g, index, tuple(input_spec.shape[-dims:]))

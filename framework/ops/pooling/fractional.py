@@ -17,7 +17,7 @@ from ..convolution.functional import several
 from ..creation.from_data import tensor
 from ..random.draw import rand
 from ..registry import function, op
-from .adaptive import plane_scatter
+from .adaptive import _plane_scatter
 from .primitives import index_dtype
 
 
@@ -41,14 +41,14 @@ def _fractional_samples(make):
 
 
 @op(
-    name="_fractional_max_pool", infer=_fractional_infer, returns=("out", "index"),
+    infer=_fractional_infer, returns=("out", "index"),
     scratch=("starts", "flat", "value", "wins", "nan"), layout=contiguous, half="exact",
     flops=lambda input, draws, *, kernel, size: (
         prod(input.shape[: -len(size)]) * prod(size) * prod(kernel)
     ),
     samples=_fractional_samples,
 )  # fmt: skip
-def fractional_max_pool(
+def _fractional_max_pool(
     xp, out, index, starts, flat, value, wins, nan, input, draws, *, kernel, size
 ):
     """Fractional max pooling, with indices into the flattened plane; NaN wins."""
@@ -89,11 +89,11 @@ def fractional_max_pool(
         xp.copyto(where, flat, where=wins, casting="unsafe")
 
 
-@fractional_max_pool.vjp("input")
+@_fractional_max_pool.vjp("input")
 def _(g_out, index, input_spec, size):
     if g_out is None:
         return None
-    return plane_scatter(g_out, index.detach(), tuple(input_spec.shape[-len(size) :]))
+    return _plane_scatter(g_out, index.detach(), tuple(input_spec.shape[-len(size) :]))
 
 
 def _pool(nd, input, kernel_size, output_size, output_ratio, draws):
@@ -132,7 +132,7 @@ def _pool(nd, input, kernel_size, output_size, output_ratio, draws):
         )
     if nd == 2:  # PyTorch draws for the width first
         draws = draws.flip(-1)
-    return fractional_max_pool(input, draws.detach(), kernel, size)
+    return _fractional_max_pool(input, draws.detach(), kernel, size)
 
 
 @function(public=False, deep=True)

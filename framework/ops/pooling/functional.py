@@ -6,10 +6,10 @@ from math import prod
 
 from ...dtypes import int64
 from ..convolution.functional import several
-from ..indexing.where import where_select
+from ..indexing.where import _where
 from ..registry import function
-from .adaptive import adaptive_avg_pool, adaptive_max_pool
-from .primitives import avg_pool, flat_index, max_pool
+from .adaptive import _adaptive_avg_pool, _adaptive_max_pool
+from .primitives import _avg_pool, _max_pool, _max_pool_flat_index
 
 # The public functions: PyTorch's arguments
 
@@ -26,10 +26,10 @@ def _arguments(nd, kernel_size, stride, padding, dilation=1):
 
 def _max_pool_nd(nd, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
     geometry = _arguments(nd, kernel_size, stride, padding, dilation)
-    out, index = max_pool(input, *geometry, bool(ceil_mode))
+    out, index = _max_pool(input, *geometry, bool(ceil_mode))
     if not return_indices:
         return out
-    return out, flat_index(index, tuple(input.shape[-nd:]), *geometry)
+    return out, _max_pool_flat_index(index, tuple(input.shape[-nd:]), *geometry)
 
 
 @function()
@@ -83,7 +83,7 @@ def _avg_pool_nd(nd, input, kernel_size, stride, padding, ceil_mode, include, di
     kernel, stride, padding, _ = _arguments(nd, kernel_size, stride, padding)
     if divisor_override == 0:
         raise RuntimeError("avg_pool: divisor must be not zero. Pass None for the window's size.")
-    return avg_pool(
+    return _avg_pool(
         input, kernel, stride, padding, bool(ceil_mode), bool(include), divisor_override
     )
 
@@ -167,8 +167,8 @@ def _adaptive_avg(name, nd, input, output_size):
     size = _adaptive_size(name, nd, input, output_size)
     kernel = _even(size, input)
     if kernel is not None and prod(kernel) <= prod(size) > 1:  # a pass for each element is less
-        return avg_pool(input, kernel, kernel, (0,) * nd, False, True, None)
-    return adaptive_avg_pool(input, size)
+        return _avg_pool(input, kernel, kernel, (0,) * nd, False, True, None)
+    return _adaptive_avg_pool(input, size)
 
 
 def _adaptive_max(name, nd, input, output_size, return_indices):
@@ -176,11 +176,11 @@ def _adaptive_max(name, nd, input, output_size, return_indices):
     kernel = _even(size, input)
     if kernel is not None:
         geometry = (kernel, kernel, (0,) * nd, (1,) * nd)
-        out, index = max_pool(input, *geometry, False)
+        out, index = _max_pool(input, *geometry, False)
         if return_indices:
-            index = flat_index(index, tuple(input.shape[-nd:]), *geometry)
+            index = _max_pool_flat_index(index, tuple(input.shape[-nd:]), *geometry)
     else:
-        out, index = adaptive_max_pool(input, size)
+        out, index = _adaptive_max_pool(input, size)
         if return_indices:
             index = index.to(int64)
     return (out, index) if return_indices else out
@@ -233,9 +233,9 @@ def _lp_pool(nd, input, norm_type, kernel_size, stride, ceil_mode):
         )
     kernel, stride, padding, _ = _arguments(nd, kernel_size, stride, 0)
     powers = input.pow(p)
-    mean = avg_pool(powers, kernel, stride, padding, bool(ceil_mode), True, None)
+    mean = _avg_pool(powers, kernel, stride, padding, bool(ceil_mode), True, None)
     # Where all are 0 the root has no slope, and the gradient is 0.
-    total = where_select(mean == 0, 0, mean * float(prod(kernel)))
+    total = _where(mean == 0, 0, mean * float(prod(kernel)))
     return total.pow(1.0 / p)
 
 

@@ -99,11 +99,11 @@ def _max_pool_samples(make):
 
 
 @op(
-    name="_max_pool", infer=_max_pool_infer, returns=("out", "index"), scratch=("larger", "nan"),
+    infer=_max_pool_infer, returns=("out", "index"), scratch=("larger", "nan"),
     half="exact", samples=_max_pool_samples,
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
 )  # fmt: skip
-def max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
+def _max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
     """Max pooling, with the argmax as a number in the window; NaN wins."""
     nd = len(kernel)
     geometry = (input.shape[-nd:], out.shape[-nd:], kernel, stride, padding, dilation)
@@ -134,7 +134,7 @@ def _window(kernel, stride, padding, dilation):
     return more + kernel, more + stride, (0,) * len(more) + padding, more + dilation
 
 
-@max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+@_max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
     from ...kernels.cpu.pooling import max_pool3d
 
@@ -144,27 +144,27 @@ def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, 
     parallel_rows(max_pool3d.max_pool, work, len(x), y, where, x, *window)
 
 
-@max_pool.vjp("input")
+@_max_pool.vjp("input")
 def _(g_out, index, input_spec, kernel, stride, padding, dilation):
     if g_out is None:
         return None
     size = tuple(input_spec.shape[-len(kernel) :])
-    return scatter_by_argmax(g_out, index.detach(), size, kernel, stride, padding, dilation)
+    return _max_pool_grad(g_out, index.detach(), size, kernel, stride, padding, dilation)
 
 
 def _picks(make):
     """Yield (values, argmax indices, sizes), the samples of the ops on argmax indices."""
     x = make(1, 4, 7)
     base = {"kernel": (3,), "stride": (2,), "padding": (1,), "dilation": (1,)}
-    out, index = max_pool(x, **base, ceil=False)
+    out, index = _max_pool(x, **base, ceil=False)
     yield x, out, index, base
     x = make(2, 2, 5, 6)
     base = {"kernel": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
-    out, index = max_pool(x, **base, ceil=True)
+    out, index = _max_pool(x, **base, ceil=True)
     yield x, out, index, base
     x = make(0, 1, 7)
     base = {"kernel": (2,), "stride": (2,), "padding": (0,), "dilation": (1,)}
-    out, index = max_pool(x, **base, ceil=False)
+    out, index = _max_pool(x, **base, ceil=False)
     yield x, out, index, base
 
 
@@ -192,10 +192,10 @@ def _scatter_infer(grad, index, *, size, kernel, stride, padding, dilation):
 
 
 @op(
-    name="_max_pool_grad", infer=_scatter_infer, scratch=("won", "product"), half="exact",
+    infer=_scatter_infer, scratch=("won", "product"), half="exact",
     flops=lambda grad, index, **_: grad.numel, samples=_scatter_samples,
 )  # fmt: skip
-def scatter_by_argmax(
+def _max_pool_grad(
     xp, out, won, product, grad, index, *, size, kernel, stride, padding, dilation
 ):  # fmt: skip
     """Add each gradient at the argmax of its pooling window."""
@@ -212,7 +212,7 @@ def _onto_much(grad, *_, size, **__):
     return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
 
 
-@scatter_by_argmax.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
+@_max_pool_grad.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
 def _(xp, out, won, product, grad, index, *, size, kernel, stride, padding, dilation):
     from ...kernels.cpu.pooling import max_pool3d
 
@@ -222,17 +222,17 @@ def _(xp, out, won, product, grad, index, *, size, kernel, stride, padding, dila
     parallel_rows(max_pool3d.max_pool_grad, work, len(x), x, g, where, *window)
 
 
-@scatter_by_argmax.vjp("grad")
+@_max_pool_grad.vjp("grad")
 def _(g, index, kernel, stride, padding, dilation):
-    return gather_by_argmax(g, index, kernel, stride, padding, dilation)
+    return _max_pool_pick(g, index, kernel, stride, padding, dilation)
 
 
 @op(
-    name="_max_pool_pick", scratch=("won",),
+    scratch=("won",),
     infer=lambda input, index, **_: (index.like(dtype=input.dtype), index.like(dtype=bool_)),
     half="exact", flops=lambda input, index, **_: index.numel, samples=_gather_samples,
 )  # fmt: skip
-def gather_by_argmax(xp, out, won, input, index, *, kernel, stride, padding, dilation):
+def _max_pool_pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
     """Gather the element at the argmax of each pooling window."""
     out.fill(0)
     nd = len(kernel)
@@ -242,10 +242,10 @@ def gather_by_argmax(xp, out, won, input, index, *, kernel, stride, padding, dil
         xp.copyto(out[positions], input[elements], where=won[positions])
 
 
-@gather_by_argmax.vjp("input")
+@_max_pool_pick.vjp("input")
 def _(g, index, input_spec, kernel, stride, padding, dilation):
     size = tuple(input_spec.shape[-len(kernel) :])
-    return scatter_by_argmax(g, index, size, kernel, stride, padding, dilation)
+    return _max_pool_grad(g, index, size, kernel, stride, padding, dilation)
 
 
 def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):
@@ -254,10 +254,10 @@ def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):
 
 
 @op(
-    name="_max_pool_flat_index", infer=_flat_index_infer, scratch=("along",), half="exact",
+    infer=_flat_index_infer, scratch=("along",), half="exact",
     samples=_flat_index_samples,
 )  # fmt: skip
-def flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation):
+def _max_pool_flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation):
     """Convert argmax in the window to an index into the flattened input plane."""
     out.fill(0)
     nd = len(kernel)
@@ -330,10 +330,10 @@ def _avg_pool_grad_samples(make):
 
 
 @op(
-    name="_avg_pool", infer=_avg_pool_infer, samples=_avg_pool_samples,
+    infer=_avg_pool_infer, samples=_avg_pool_samples,
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
 )  # fmt: skip
-def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor):
+def _avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor):
     """Average pooling: the sum over ``divisor``, or over the number of elements."""
     nd = len(kernel)
     size, positions = input.shape[-nd:], out.shape[-nd:]
@@ -350,18 +350,18 @@ def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor)
     xp.divide(out, counts, out=out)
 
 
-@avg_pool.vjp("input")
+@_avg_pool.vjp("input")
 def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
     size = tuple(input_spec.shape[-len(kernel) :])
-    return avg_pool_grad(g, size, kernel, stride, padding, ceil, include, divisor)
+    return _avg_pool_grad(g, size, kernel, stride, padding, ceil, include, divisor)
 
 
 @op(
-    name="_avg_pool_grad", scratch=("share",),
+    scratch=("share",),
     infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel), samples=_avg_pool_grad_samples,
 )  # fmt: skip
-def avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
+def _avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
     """Backward of average pooling."""
     nd = len(kernel)
     positions = grad.shape[-nd:]
@@ -373,6 +373,6 @@ def avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil, 
         xp.add(view, share[places], out=view)
 
 
-@avg_pool_grad.vjp("grad")
+@_avg_pool_grad.vjp("grad")
 def _(g, kernel, stride, padding, ceil, include, divisor):
-    return avg_pool(g, kernel, stride, padding, ceil, include, divisor)
+    return _avg_pool(g, kernel, stride, padding, ceil, include, divisor)

@@ -125,17 +125,17 @@ def _row_samples(make):
 
 
 @op(
-    name="_bernoulli", scratch=("noise",), infer=_bernoulli_infer, half="exact",
+    scratch=("noise",), infer=_bernoulli_infer, half="exact",
     samples=_row_samples,
 )  # fmt: skip
-def bernoulli_from(xp, out, noise, input, rng):
+def _bernoulli(xp, out, noise, input, rng):
     """Bernoulli sampling: 1 where a uniform number lies below ``input``, else 0."""
     philox.uniform(xp, noise, rng)
     xp.less(noise, input, out=noise)
     xp.copyto(out, noise, casting="unsafe")
 
 
-@bernoulli_from.vjp("input")
+@_bernoulli.vjp("input")
 def _(g, input_spec):
     return zero_gradient(g, input_spec)
 
@@ -162,7 +162,7 @@ def bernoulli(
         return result if out is None else out.copy_(result)
     _check_probabilities(input)
     rng = draw(input.numel(), input.device, generator)
-    return bernoulli_from(input, rng, out=out)
+    return _bernoulli(input, rng, out=out)
 
 
 @function(method=True, public=False)
@@ -211,10 +211,10 @@ def _multinomial_samples(make):
 
 
 @op(
-    name="_multinomial", adopt=True, infer=_multinomial_infer, half="exact",
+    adopt=True, infer=_multinomial_infer, half="exact",
     samples=_multinomial_samples,
 )  # fmt: skip
-def multinomial_from(xp, input, rng, *, num_samples, replacement):
+def _multinomial(xp, input, rng, *, num_samples, replacement):
     """Sample indices with the weights in each row."""
     k = input.shape[-1]
     weights = xp.zeros((input.size // k, k), dtype=xp.float64)
@@ -280,12 +280,12 @@ def multinomial(
             f"multinomial expects Long tensor out, got: {out.dtype}. Pass an int64 tensor."
         )
     rng = draw(2 * n, input.device, generator)
-    result = multinomial_from(input, rng, num_samples, bool(replacement))
+    result = _multinomial(input, rng, num_samples, bool(replacement))
     return result if out is None else out.copy_(result)
 
 
-@op(name="_poisson", adopt=True, infer=same, half="exact", samples=_row_samples)
-def poisson_from(xp, input, rng):
+@op(adopt=True, infer=same, half="exact", samples=_row_samples)
+def _poisson(xp, input, rng):
     """Sample Poisson counts, on the host, so that all devices agree."""
     rates = np.asarray(input if xp is np else input.get(), dtype=np.float64)
     if not (rates >= 0).all():
@@ -294,7 +294,7 @@ def poisson_from(xp, input, rng):
     return xp.asarray(np.asarray(draws.poisson(rates), dtype=input.dtype))
 
 
-@poisson_from.vjp("input")
+@_poisson.vjp("input")
 def _(g, input_spec):
     return zero_gradient(g, input_spec)
 
@@ -306,4 +306,4 @@ def poisson(input: Tensor, generator: Any = None) -> Tensor:
         raise NotImplementedError(
             f'"poisson" not implemented for {input.dtype}: rates need a floating dtype.'
         )
-    return poisson_from(input, draw(4 * input.numel(), input.device, generator))
+    return _poisson(input, draw(4 * input.numel(), input.device, generator))

@@ -127,15 +127,15 @@ def _sample_samples(make):  # integers: the floating kinds draw other words for 
 
 
 @op(
-    name="_sample", inplace="_sample_", out=False, infer=lambda input, rng, **_: input,
+    inplace="_sample_", out=False, infer=lambda input, rng, **_: input,
     half="exact", samples=_sample_samples,
 )  # fmt: skip
-def sample(xp, out, input, rng, *, kind, a, b):
+def _sample(xp, out, input, rng, *, kind, a, b):
     """Draw random values of the shape and dtype of ``input``."""
     _fill(xp, out, rng, kind, a, b)
 
 
-@sample.vjp("input")
+@_sample.vjp("input")
 def _(g, input_spec):
     return zero_gradient(g, input_spec)  # nothing of the old value is left
 

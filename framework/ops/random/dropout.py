@@ -48,10 +48,10 @@ def _mask_samples(make):
 
 
 @op(
-    name="_dropout", inplace="_dropout_", infer=_mask_infer, scratch=("words", "kept"),
+    inplace="_dropout_", infer=_mask_infer, scratch=("words", "kept"),
     layout=contiguous, flops=per_element(2), samples=_mask_samples,
 )  # fmt: skip
-def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
+def _dropout(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     """``input * scale + shift``, or, with probability ``p`` for each element, ``value``."""
     flat, target = input.reshape(-1), out.reshape(-1)
     random = words.view(xp.uint32)
@@ -82,7 +82,7 @@ def _heavy_half(input, rng, **_):
     return heavy(input.like(dtype=float32))
 
 
-@mask.kernel("cpu", dtypes="half", when=_heavy_half, layout=contiguous, scratch=_single_tiles)
+@_dropout.kernel("cpu", dtypes="half", when=_heavy_half, layout=contiguous, scratch=_single_tiles)
 def _(xp, out, singles, input, rng, *, p, scale, shift, value):
     from ...kernels.cpu.random import dropout as noise
 
@@ -103,7 +103,7 @@ def _(xp, out, singles, input, rng, *, p, scale, shift, value):
     threads.parallel_chunks(run, -(-flat.size // tile), len(singles))
 
 
-@mask.kernel("cpu", when=heavy, layout=contiguous, scratch=False)
+@_dropout.kernel("cpu", when=heavy, layout=contiguous, scratch=False)
 def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     from ...kernels.cpu.random import dropout as noise
 
@@ -111,7 +111,9 @@ def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     noise.dropout(target, flat, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)
 
 
-@mask.kernel("cuda", when=lambda input, *_, **__: is_float(input), layout=contiguous, scratch=False)
+@_dropout.kernel(
+    "cuda", when=lambda input, *_, **__: is_float(input), layout=contiguous, scratch=False
+)
 def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     on_gpu.dropout(xp, out, input, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)
 
@@ -126,9 +128,9 @@ def draw_kept(xp, kept, words, rng, first, p) -> None:
         xp.greater_equal(words, threshold, out=kept)
 
 
-@mask.vjp("input")
+@_dropout.vjp("input")
 def _(g, rng, p, scale):
-    return mask(g, rng, p, scale, 0.0, 0.0)
+    return _dropout(g, rng, p, scale, 0.0, 0.0)
 
 
 def _probability(name, p):
@@ -142,7 +144,7 @@ def _probability(name, p):
 def zero_some(input, p):
     """Dropout with the mask from the device's generator."""
     rng = draw(input.numel(), input.device)
-    return mask(input, rng, float(p), 0.0 if p == 1 else 1.0 / (1.0 - p), 0.0, 0.0)
+    return _dropout(input, rng, float(p), 0.0 if p == 1 else 1.0 / (1.0 - p), 0.0, 0.0)
 
 
 @function(names={"train": "training"})
@@ -195,10 +197,10 @@ def _channel_samples(make):
 
 
 @op(
-    name="_channel_dropout", inplace="_channel_dropout_", infer=_channel_infer,
+    inplace="_channel_dropout_", infer=_channel_infer,
     scratch=("noise", "words", "kept"), flops=per_element(2), samples=_channel_samples,
 )  # fmt: skip
-def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shift, lead):
+def _channel_dropout(xp, out, noise, words, kept, input, rng, *, p, scale, low, shift, lead):
     """``input * scale + shift`` in channels that are kept, ``low + shift`` in the others.
 
     A channel is what the first ``lead`` dims tell apart.
@@ -218,15 +220,15 @@ def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shif
         xp.add(out, each, out=out)
 
 
-@channel_mask.vjp("input")
+@_channel_dropout.vjp("input")
 def _(g, rng, p, scale, lead):
-    return channel_mask(g, rng, p, scale, 0.0, 0.0, lead)
+    return _channel_dropout(g, rng, p, scale, 0.0, 0.0, lead)
 
 
 def _channels(input, p, scale, inplace, batched, low=0.0, shift=0.0):
     lead = 2 if batched else 1
     rng = draw(prod(input.shape[:lead]), input.device)
-    run = input._channel_dropout_ if inplace else partial(channel_mask, input)
+    run = input._channel_dropout_ if inplace else partial(_channel_dropout, input)
     return run(rng, float(p), scale, low, shift, lead)
 
 
@@ -299,7 +301,7 @@ def alpha_dropout(input, p=0.5, training=False, inplace=False):
         return input
     a, b = _alpha_terms(p)
     rng = draw(input.numel(), input.device)
-    out = mask(input, rng, float(p), a, b, a * _ALPHA + b)
+    out = _dropout(input, rng, float(p), a, b, a * _ALPHA + b)
     return input.copy_(out) if inplace else out
 
 

@@ -49,12 +49,12 @@ def _samples(make):
 
 
 @op(
-    name="_gru", infer=_infer, returns=("out", "h_n"), aux=("gates", "inner"),
+    infer=_infer, returns=("out", "h_n"), aux=("gates", "inner"),
     scratch=("bias", "product", "w_hh_t"), promote="same", layout=contiguous, samples=_samples,
     flops=lambda input, w_ih, w_hh, *_, **__: rnn.projection_flops(3, input, w_ih, w_hh),
     autocast="low",
 )  # fmt: skip
-def gru_sequence(
+def _gru(
     xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
 ):  # fmt: skip
@@ -79,7 +79,7 @@ def gru_sequence(
     )  # fmt: skip
 
 
-@gru_sequence.kernel("cpu", when=rnn.compilable, layout=contiguous)
+@_gru.kernel("cpu", when=rnn.compilable, layout=contiguous)
 def _(
     xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
@@ -95,7 +95,7 @@ def _(
     )  # fmt: skip
 
 
-@gru_sequence.kernel("cuda", when=rnn.on_gpu, layout=contiguous)
+@_gru.kernel("cuda", when=rnn.on_gpu, layout=contiguous)
 def _(
     xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
@@ -148,16 +148,16 @@ def _step(xp, gates, inner, product, bias, h):
     xp.add(h, new, out=h)
 
 
-@gru_sequence.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0")
+@_gru.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0")
 def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, gates, inner, runs, reverse):
-    dx, dw_ih, dw_hh, db_ih, db_hh, dh = gru_grad(
+    dx, dw_ih, dw_hh, db_ih, db_hh, dh = _gru_grad(
         g_out, g_h_n, input, w_ih, w_hh, h0, out, gates, inner, runs, reverse, tuple(needs[:5])
     )
     found = (dx, dw_ih, dw_hh, db_ih, db_hh, dh)
     return tuple(d if n else None for d, n in zip(found, needs, strict=True))
 
 
-@gru_sequence.composite
+@_gru.composite
 def _(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     order = rnn.steps(tuple(input.shape[:-1]), runs, reverse)
     h = rnn.start(h0, input, order[-1 if reverse else 0][1], w_hh.shape[1])
@@ -204,11 +204,11 @@ def _grad_samples(make):
 
 
 @op(
-    name="_gru_grad", infer=_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
+    infer=_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
     scratch=("dgates", "dinner", "side", "room", "more"), layout=contiguous, samples=_grad_samples,
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * rnn.projection_flops(3, input, w_ih, w_hh),
 )  # fmt: skip
-def gru_grad(
+def _gru_grad(
     xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
     input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
@@ -219,7 +219,7 @@ def gru_grad(
     )  # fmt: skip
 
 
-@gru_grad.kernel(
+@_gru_grad.kernel(
     "cpu", when=lambda g, h, input, w_ih, *_, **__: rnn.compilable(input, w_ih), layout=contiguous
 )
 def _(
@@ -237,7 +237,7 @@ def _(
     )  # fmt: skip
 
 
-@gru_grad.kernel(
+@_gru_grad.kernel(
     "cuda", when=lambda g, h, input, *rest, **_: rnn.on_gpu(input, *rest), layout=contiguous
 )
 def _(

@@ -63,11 +63,11 @@ def _samples(make):
 
 
 @op(
-    name="_lstm", infer=_infer, returns=("out", "h_n", "c_n"), aux=("gates", "cells"),
+    infer=_infer, returns=("out", "h_n", "c_n"), aux=("gates", "cells"),
     scratch=("bias", "product", "hidden", "w_hh_t"), promote="same", layout=contiguous,
     flops=_flops, samples=_samples, autocast="low",
 )  # fmt: skip
-def lstm_sequence(
+def _lstm(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
@@ -107,7 +107,7 @@ def _packed(input, w_ih, w_hh, b_ih, *_, **__):
     )  # fmt: skip
 
 
-@lstm_sequence.kernel("cpu", when=_whole, layout=contiguous, scratch=_packed)
+@_lstm.kernel("cpu", when=_whole, layout=contiguous, scratch=_packed)
 def _(
     xp, out, h_n, c_n, gates, cells, bias, panels, room, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0,
     c0, *, runs, reverse,
@@ -124,7 +124,7 @@ def _(
     sequence.run(sequence.forward, input.shape[1], gates.shape, *arrays)
 
 
-@lstm_sequence.kernel(
+@_lstm.kernel(
     "cpu", when=lambda *specs, **attributes: (
         rnn.compilable(*specs[:2]) and not _whole(*specs, **attributes)
     ), layout=contiguous,
@@ -144,7 +144,7 @@ def _(
     )  # fmt: skip
 
 
-@lstm_sequence.kernel("cuda", when=rnn.on_gpu, layout=contiguous)
+@_lstm.kernel("cuda", when=rnn.on_gpu, layout=contiguous)
 def _(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
@@ -203,13 +203,13 @@ def _step(xp, gates, product, bias, c, cells, h):
     xp.multiply(h, o, out=h)
 
 
-@lstm_sequence.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr", "h0", "c0")
+@_lstm.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr", "h0", "c0")
 def _(
     g_out, g_h_n, g_c_n, needs, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, out, gates, cells,
     runs, reverse,
 ):  # fmt: skip
     wanted = (needs[0], needs[1], needs[2], needs[3] or needs[4], needs[5])
-    dx, dw_ih, dw_hh, db, dw_hr, dh, dc = lstm_grad(
+    dx, dw_ih, dw_hh, db, dw_hr, dh, dc = _lstm_grad(
         g_out, g_h_n, g_c_n, input, w_ih, w_hh, w_hr, h0, c0, out, gates, cells, runs, reverse,
         wanted,
     )  # fmt: skip
@@ -217,7 +217,7 @@ def _(
     return tuple(d if n else None for d, n in zip(found, needs, strict=True))
 
 
-@lstm_sequence.composite
+@_lstm.composite
 def _(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
     order = rnn.steps(tuple(input.shape[:-1]), runs, reverse)
     batch = order[-1 if reverse else 0][1]
@@ -272,13 +272,13 @@ def _grad_samples(make):
 
 
 @op(
-    name="_lstm_grad", infer=_grad_infer,
+    infer=_grad_infer,
     returns=("dx", "dw_ih", "dw_hh", "db", "dw_hr", "dh", "dc"),
     scratch=("dgates", "more", "dhidden", "above", "hidden"), layout=contiguous,
     samples=_grad_samples,
     flops=lambda g, h, c, x, w_ih, w_hh, *r, **__: 2 * rnn.projection_flops(4, x, w_ih, w_hh),
 )  # fmt: skip
-def lstm_grad(
+def _lstm_grad(
     xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
@@ -309,7 +309,7 @@ def _packed_grad(g, h, c, input, w_ih, w_hh, *rest, **attributes):
     )  # fmt: skip
 
 
-@lstm_grad.kernel("cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad)
+@_lstm_grad.kernel("cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad)
 def _(
     xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, panels, room, grad_out, grad_h, grad_c,
     input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
@@ -331,7 +331,7 @@ def _(
     rnn.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
 
 
-@lstm_grad.kernel("cpu", when=_compilable, layout=contiguous)
+@_lstm_grad.kernel("cpu", when=_compilable, layout=contiguous)
 def _(
     xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
@@ -348,7 +348,7 @@ def _(
     )  # fmt: skip
 
 
-@lstm_grad.kernel(
+@_lstm_grad.kernel(
     "cuda", when=lambda g, h, c, input, *rest, **_: rnn.on_gpu(input, *rest), layout=contiguous
 )
 def _(

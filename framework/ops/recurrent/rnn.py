@@ -309,12 +309,12 @@ def _rnn_samples(make):
 
 
 @op(
-    name="_rnn", infer=_rnn_infer, returns=("out", "h_n"), scratch=("bias", "product", "w_hh_t"),
+    infer=_rnn_infer, returns=("out", "h_n"), scratch=("bias", "product", "w_hh_t"),
     promote="same", layout=contiguous,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(1, input, w_ih, w_hh),
     samples=_rnn_samples, autocast="low",
 )  # fmt: skip
-def rnn_sequence(
+def _rnn(
     xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
 ):
     """Run an RNN over a sequence, with tanh, or relu without ``squash``.
@@ -331,7 +331,7 @@ def rnn_sequence(
     )  # fmt: skip
 
 
-@rnn_sequence.kernel("cpu", when=compilable, layout=contiguous)
+@_rnn.kernel("cpu", when=compilable, layout=contiguous)
 def _(
     xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
 ):
@@ -385,10 +385,10 @@ def _rnn_step(xp, out, product, bias, h, squash):
     xp.copyto(h, out)
 
 
-@rnn_sequence.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0")
+@_rnn.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0")
 def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, runs, reverse, squash):
     wanted = (needs[0], needs[1], needs[2], needs[3] or needs[4])
-    dx, dw_ih, dw_hh, db, dh = rnn_grad(
+    dx, dw_ih, dw_hh, db, dh = _rnn_grad(
         g_out, g_h_n, input, w_ih, w_hh, h0, out, runs, reverse, squash, wanted
     )
     return tuple(
@@ -396,7 +396,7 @@ def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, runs, reverse
     )
 
 
-@rnn_sequence.composite
+@_rnn.composite
 def _(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
     order = steps(tuple(input.shape[:-1]), runs, reverse)
     h = start(h0, input, order[-1 if reverse else 0][1], w_hh.shape[1])
@@ -455,11 +455,11 @@ def _rnn_grad_samples(make):
 
 
 @op(
-    name="_rnn_grad", infer=_rnn_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db", "dh"),
+    infer=_rnn_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db", "dh"),
     scratch=("dgates", "more"), layout=contiguous, samples=_rnn_grad_samples,
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(1, input, w_ih, w_hh),
 )  # fmt: skip
-def rnn_grad(
+def _rnn_grad(
     xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih, w_hh, h0, result, *,
     runs, reverse, squash, needs,
 ):  # fmt: skip
@@ -470,7 +470,7 @@ def rnn_grad(
     )  # fmt: skip
 
 
-@rnn_grad.kernel(
+@_rnn_grad.kernel(
     "cpu", when=lambda g, h, input, w_ih, *_, **__: compilable(input, w_ih), layout=contiguous
 )
 def _(

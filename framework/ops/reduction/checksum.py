@@ -17,8 +17,8 @@ def _hash_infer(input, *, dim, keepdim):
     return Spec(reduced_shape(input.shape, dim, keepdim), uint64), input.like(dtype=wide)
 
 
-@op(name="_hash_tensor", infer=_hash_infer, scratch=("wide",), half="exact", samples=reductions)
-def hash_over(xp, out, wide, input, *, dim, keepdim):
+@op(infer=_hash_infer, scratch=("wide",), half="exact", samples=reductions)
+def _hash_tensor(xp, out, wide, input, *, dim, keepdim):
     """Exclusive or of the bits of elements, as float64 or int64, over ``dim``."""
     xp.copyto(wide, input, casting="unsafe")
     bits = wide.view("u8")
@@ -37,7 +37,7 @@ def hash_over(xp, out, wide, input, *, dim, keepdim):
         out.fill(0)  # nothing was reduced
 
 
-@hash_over.kernel("cpu")
+@_hash_tensor.kernel("cpu")
 def _(xp, out, wide, input, *, dim, keepdim):
     xp.copyto(wide, input, casting="unsafe")
     xp.bitwise_xor.reduce(wide.view("u8"), axis=dim, keepdims=keepdim, out=out)
@@ -79,4 +79,4 @@ def hash_tensor(input, dim=(), *, keepdim=False, mode=0, out=None):
                 f"hash_tensor: Expected reduction dim {d} to have non-zero size; got "
                 f"{tuple(input.shape)}. Reduce other dims."
             )
-    return hash_over(input.detach(), dim=dims, keepdim=bool(keepdim), out=out)
+    return _hash_tensor(input.detach(), dim=dims, keepdim=bool(keepdim), out=out)

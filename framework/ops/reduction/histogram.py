@@ -8,8 +8,8 @@ from ...dtypes import FLOAT
 from ...tensor import Tensor
 from ..creation.fill import zeros
 from ..creation.ranges import linspace
-from ..indexing.nonzero import search
-from ..indexing.where import where_select
+from ..indexing.nonzero import _searchsorted
+from ..indexing.where import _where
 from ..inplace import into
 from ..registry import function
 from .minmax import _pair
@@ -51,7 +51,7 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
     low, high = _limits("histc", input, min, max, 1.0)
     x = input.detach().reshape(-1)
     inside = (x >= low) & (x <= high)
-    places = where_select(inside, (x - low) * (bins / (high - low)), 0).long().clamp_max(bins - 1)
+    places = _where(inside, (x - low) * (bins / (high - low)), 0).long().clamp_max(bins - 1)
     counts = zeros((bins,), dtype=input.dtype, device=input.device)
     return into(out, counts.index_add(0, places, inside.to(input.dtype)))
 
@@ -123,7 +123,7 @@ def _edges(x, bins, range):
 def _places(x, edges):
     # Whether each element is between the edges, and in which interval.
     inside = (x >= edges[0]) & (x <= edges[-1])
-    return inside.to(x.dtype), search(edges, x.contiguous(), right=True).sub(1).clamp(
+    return inside.to(x.dtype), _searchsorted(edges, x.contiguous(), right=True).sub(1).clamp(
         0, edges.shape[0] - 2
     )
 

@@ -30,8 +30,8 @@ def _median_infer(input):
     return Spec((), input.dtype), input.like((input.numel,))
 
 
-@op(name="_median", infer=_median_infer, scratch=("order",), samples=_median_samples, real=True)
-def median_of_all(xp, out, order, input):
+@op(infer=_median_infer, scratch=("order",), samples=_median_samples, real=True)
+def _median(xp, out, order, input):
     """Return the lower of the two middle elements; NaN if there is one."""
     size = input.size
     if not size:
@@ -45,7 +45,7 @@ def median_of_all(xp, out, order, input):
         xp.copyto(out, last, where=xp.isnan(last))  # NaN sorts last
 
 
-@median_of_all.vjp("input")
+@_median.vjp("input")
 def _(g, input, out):
     return share(g, input == out, tuple(range(input.ndim)))
 
@@ -66,10 +66,10 @@ def _kth_samples(make):
 
 
 @op(
-    name="_kthvalue", returns=("values", "indices"), scratch=("keys", "places"), infer=_kth_infer,
+    returns=("values", "indices"), scratch=("keys", "places"), infer=_kth_infer,
     half="exact", samples=_kth_samples, real=True,
 )  # fmt: skip
-def kth_along(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
+def _kthvalue(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
     """Return the k-th smallest element along ``dim``; for a median, NaN if there is one."""
     if not input.ndim:
         xp.copyto(values, input)
@@ -88,7 +88,7 @@ def kth_along(xp, values, indices, keys, places, input, *, k, dim, keepdim, medi
     xp.copyto(indices.reshape(found.shape), found)
 
 
-@kth_along.kernel("cpu", when=sortable, layout=contiguous)
+@_kthvalue.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
     from ...kernels.cpu.reduction import sort
 
@@ -104,7 +104,7 @@ def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
     threads.parallel_chunks(run, count, max(1, threads.workers(8 * input.size, count)))
 
 
-@kth_along.vjp("input")
+@_kthvalue.vjp("input")
 def _(g_values, indices, input_spec, dim, keepdim):
     dims = (dim,) if input_spec.ndim else ()
     return place(kept(g_values, dims, keepdim), kept(indices, dims, keepdim), input_spec, dim)
@@ -121,11 +121,11 @@ def median(input, dim=None, keepdim=False, *, out=None):
         Along a dim, keeps the indices; of all, ``input`` and the result.
     """
     if dim is None:
-        return median_of_all(input)
+        return _median(input)
     d = one_dim("median", dim, input.ndim)
     need_elements("median", input.shape, (d,), None)
     n = input.shape[d] if input.ndim else 1
-    found = kth_along(input, k=(n - 1) // 2 + 1, dim=d, keepdim=keepdim, median=True)
+    found = _kthvalue(input, k=(n - 1) // 2 + 1, dim=d, keepdim=keepdim, median=True)
     return Median(*into_each("median", out, found, input))
 
 
@@ -140,5 +140,5 @@ def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
             f"kthvalue(): selected number k out of range for dimension {d}: k must be in [1, {n}]; "
             f"got {k}. Pass a smaller one."
         )
-    found = kth_along(input, k=k, dim=d, keepdim=keepdim, median=False)
+    found = _kthvalue(input, k=k, dim=d, keepdim=keepdim, median=False)
     return Kthvalue(*into_each("kthvalue", out, found, input))

@@ -16,7 +16,7 @@ from ...kernels.common.reduce import largest, smallest
 from ...spec import Spec
 from ...tensor import Tensor
 from ..elementwise.comparison import maximum, minimum
-from ..indexing.gather import scatter_unique
+from ..indexing.gather import _scatter_unique
 from ..inplace import as_outs, into, need_separate
 from ..registry import function, op
 from ..signatures import per_element
@@ -91,7 +91,7 @@ def place(g, indices, spec, dim):
     """Scatter ``g`` into zeros at ``indices`` along ``dim``: backward of max and min."""
     if not spec.ndim:
         return g.reshape(())
-    return scatter_unique(g, indices, shape=tuple(spec.shape), dim=dim)
+    return _scatter_unique(g, indices, shape=tuple(spec.shape), dim=dim)
 
 
 def share(g, chosen, dim):

@@ -21,7 +21,7 @@ from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.fill import zeros_like
 from ..elementwise.arithmetic import buffered, conjugate
 from ..elementwise.binary import complex_logaddexp
-from ..indexing.gather import scatter_sum
+from ..indexing.gather import _scatter_sum
 from ..manipulation.cat import cat
 from ..registry import function, op
 from ..signatures import per_element
@@ -131,10 +131,10 @@ def _recurrence_samples(make):
 
 
 @op(
-    name="_recurrence", infer=_recurrence_infer, promote="same", scratch=("work",),
+    infer=_recurrence_infer, promote="same", scratch=("work",),
     flops=per_element(2), samples=_recurrence_samples,
 )  # fmt: skip
-def recurrence(xp, out, work, input, factor, *, dim, reverse):
+def _recurrence(xp, out, work, input, factor, *, dim, reverse):
     """Compute ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
     xp.copyto(out, input)
     if not out.ndim:
@@ -155,7 +155,7 @@ def recurrence(xp, out, work, input, factor, *, dim, reverse):
         width *= 2
 
 
-_compiled_along(recurrence, "recurrence")
+_compiled_along(_recurrence, "recurrence")
 
 
 def _shifted(x, dim, reverse):
@@ -167,21 +167,21 @@ def _shifted(x, dim, reverse):
     return cat([zero, x.narrow(dim, 0, n - 1)], dim) if n else x
 
 
-@recurrence.vjp("input")
+@_recurrence.vjp("input")
 def _(g, factor, dim, reverse):
     # What follows k contains out[k] times the factors on the way: the recurrence, run back.
     if not g.ndim:
         return g
     factor = factor.conj()
-    return recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
+    return _recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
 
 
-@recurrence.vjp("factor")
+@_recurrence.vjp("factor")
 def _(g, factor, out, dim, reverse):
     if not g.ndim:
         return g * 0
     factor = factor.conj()
-    back = recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
+    back = _recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
     return back * _shifted(out, dim, reverse).conj()
 
 
@@ -194,10 +194,10 @@ def products_before(x, dim, reverse=False):
 
 
 @op(
-    name="_prod_others", flops=per_element(3), infer=lambda input, *, dim: (input, input),
+    flops=per_element(3), infer=lambda input, *, dim: (input, input),
     scratch=("after",), samples=_samples,
 )  # fmt: skip
-def products_of_others(xp, out, after, input, *, dim):
+def _prod_others(xp, out, after, input, *, dim):
     """Compute the product of all other elements along ``dim``, the derivative of prod.
 
     With any number of zeros, where the product divided by the element fails.
@@ -213,7 +213,7 @@ def products_of_others(xp, out, after, input, *, dim):
     xp.multiply(out, after, out=out)
 
 
-_compiled_along(products_of_others, "others", lambda: ())
+_compiled_along(_prod_others, "others", lambda: ())
 
 
 cumprod_along = _accumulating(
@@ -227,7 +227,7 @@ def _(g, input, dim, reverse):
         return g
     # Every later product has x[k] once: those before it, times g added up with those between.
     input = input.to(g.dtype).conj()
-    between = recurrence(g, _shifted(input, dim, not reverse), dim=dim, reverse=not reverse)
+    between = _recurrence(g, _shifted(input, dim, not reverse), dim=dim, reverse=not reverse)
     return products_before(input, dim, reverse) * between
 
 
@@ -302,7 +302,7 @@ def _running(name, word):
     def _(g_values, indices, input_spec, dim):
         if not input_spec.ndim:
             return g_values
-        return scatter_sum(g_values, indices, shape=tuple(input_spec.shape), dim=dim)
+        return _scatter_sum(g_values, indices, shape=tuple(input_spec.shape), dim=dim)
 
     return running
 
@@ -336,10 +336,10 @@ def cummin(input, dim):
 
 
 @op(
-    name="_logcumsumexp", promote="float", infer=lambda input, *, dim: input, samples=_samples,
+    promote="float", infer=lambda input, *, dim: input, samples=_samples,
     flops=per_element(30),
 )  # fmt: skip
-def logcumsumexp_along(xp, out, input, *, dim):
+def _logcumsumexp(xp, out, input, *, dim):
     """Compute the logarithm of the cumulative sum of exponentials along ``dim``."""
     xp.copyto(out, input)
     for k in range(1, input.shape[dim] if input.ndim else 0):
@@ -350,7 +350,7 @@ def logcumsumexp_along(xp, out, input, *, dim):
             xp.logaddexp(span(out, dim, k - 1, k), now, out=now)
 
 
-@logcumsumexp_along.vjp("input")
+@_logcumsumexp.vjp("input")
 def _(g, input, out, dim):
     if not input.ndim or not input.numel():
         return g
@@ -361,7 +361,7 @@ def _(g, input, out, dim):
     step = (out - before).masked_fill(stays, 0)
     ratio = conjugate(step.narrow(dim, 0, n - 1).exp())
     last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
-    sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)
+    sums = _recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)
     return sums * conjugate((input - out).exp())
 
 
@@ -372,4 +372,4 @@ def logcumsumexp(input, dim, *, out=None):
     Memory:
         Keeps ``input`` and the result.
     """
-    return logcumsumexp_along(input, dim=one_dim("logcumsumexp", dim, input.ndim), out=out)
+    return _logcumsumexp(input, dim=one_dim("logcumsumexp", dim, input.ndim), out=out)

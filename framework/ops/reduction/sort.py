@@ -95,10 +95,10 @@ def _sort_samples(make):
 
 
 @op(
-    name="_sort", returns=("values", "indices"), scratch=("keys", "places"), infer=_sort_infer,
+    returns=("values", "indices"), scratch=("keys", "places"), infer=_sort_infer,
     half="exact", samples=_sort_samples, real=True,
 )  # fmt: skip
-def sort_along(xp, values, indices, keys, places, input, *, dim, descending):
+def _sort(xp, values, indices, keys, places, input, *, dim, descending):
     """Sort along ``dim``, stably, and return the indices."""
     if not input.ndim:
         xp.copyto(values, input)
@@ -109,26 +109,26 @@ def sort_along(xp, values, indices, keys, places, input, *, dim, descending):
     xp.copyto(values, _taken(xp, input, found, dim))
 
 
-@sort_along.kernel("cpu", when=sortable, layout=contiguous)
+@_sort.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, dim, descending):
     _run_sort(values, indices, keys, places, input, dim, descending)
 
 
-@sort_along.vjp("input")
+@_sort.vjp("input")
 def _(g_values, indices, input_spec, dim):
     return place(g_values, indices, input_spec, dim)
 
 
 @op(
-    name="_argsort", scratch=("keys", "places"), half="exact", samples=_sort_samples, real=True,
+    scratch=("keys", "places"), half="exact", samples=_sort_samples, real=True,
     infer=lambda input, *, dim, descending: (input.like(dtype=int64), *_buffers(input, dim)),
 )  # fmt: skip
-def argsort_along(xp, out, keys, places, input, *, dim, descending):
+def _argsort(xp, out, keys, places, input, *, dim, descending):
     """Return the indices that sort along ``dim``, stably."""
     xp.copyto(out, _order(xp, input, dim, descending) if input.ndim else 0)
 
 
-@argsort_along.kernel("cpu", when=sortable, layout=contiguous)
+@_argsort.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, out, keys, places, input, *, dim, descending):
     _run_sort(None, out, keys, places, input, dim, descending)
 
@@ -146,13 +146,13 @@ def sort(input, dim=-1, descending=False, stable=False, *, out=None):
         Keeps the indices.
     """
     d = one_dim("sort", dim, input.ndim)
-    return Sort(*into_each("sort", out, sort_along(input, dim=d, descending=descending), input))
+    return Sort(*into_each("sort", out, _sort(input, dim=d, descending=descending), input))
 
 
 @function(method=True, out=True)
 def argsort(input, dim=-1, descending=False, stable=False):
     """Return the indices that sort along ``dim``."""
-    return argsort_along(input, dim=one_dim("argsort", dim, input.ndim), descending=descending)
+    return _argsort(input, dim=one_dim("argsort", dim, input.ndim), descending=descending)
 
 
 @function(method=True, out=True)
@@ -176,10 +176,10 @@ def _topk_samples(make):
 
 
 @op(
-    name="_topk", returns=("values", "indices"), scratch=("keys", "places"), infer=_topk_infer,
+    returns=("values", "indices"), scratch=("keys", "places"), infer=_topk_infer,
     half="exact", samples=_topk_samples, real=True,
 )  # fmt: skip
-def topk_along(xp, values, indices, keys, places, input, *, k, dim, largest):
+def _topk(xp, values, indices, keys, places, input, *, k, dim, largest):
     """Return the ``k`` largest or smallest along ``dim``, in order, and their indices."""
     if not input.ndim:
         xp.copyto(values, input)
@@ -206,7 +206,7 @@ def _few(input, *, k, dim, largest):
     return k <= 4 or k * HEAP <= n
 
 
-@topk_along.kernel("cpu", when=_few, layout=contiguous)
+@_topk.kernel("cpu", when=_few, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, largest):
     from ...kernels.cpu.reduction import topk as selection
 
@@ -217,13 +217,13 @@ def _(xp, values, indices, keys, places, input, *, k, dim, largest):
     parallel_rows(selection.topk, 2 * input.size, cubes[0].shape[0], *cubes, largest)
 
 
-@topk_along.kernel("cpu", when=sortable, layout=contiguous)
+@_topk.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, largest):
     if k:
         _run_sort(values, indices, keys, places, input, dim, largest)
 
 
-@topk_along.vjp("input")
+@_topk.vjp("input")
 def _(g_values, indices, input_spec, dim):
     return place(g_values, indices, input_spec, dim)
 
@@ -242,7 +242,7 @@ def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
             f"topk: selected index k out of range: k must be in [0, {n}] for dim {d} of shape "
             f"{tuple(input.shape)}; got {k}. Pass a smaller one."
         )
-    return Topk(*into_each("topk", out, topk_along(input, k=k, dim=d, largest=largest), input))
+    return Topk(*into_each("topk", out, _topk(input, k=k, dim=d, largest=largest), input))
 
 
 def _unique_samples(make):
@@ -253,10 +253,10 @@ def _unique_samples(make):
 
 
 @op(
-    name="_unique", returns=("values", "inverse", "counts"), adopt=True, half="exact",
+    returns=("values", "inverse", "counts"), adopt=True, half="exact",
     samples=_unique_samples,
 )  # fmt: skip
-def unique_of(xp, input, *, dim, where):
+def _unique(xp, input, *, dim, where):
     """Return distinct elements, or slices along ``dim``, sorted, with indices and counts.
 
     These two are empty if it is not asked ``where`` they are.
@@ -276,7 +276,7 @@ def unique_of(xp, input, *, dim, where):
     return values, inverse.reshape(input.shape if dim is None else input.shape[dim]), counts
 
 
-@unique_of.kernel(
+@_unique.kernel(
     "cpu",
     when=lambda input, *, dim, where: (
         where and dim is None and enough_to_add(input.numel, input.dtype)
@@ -314,7 +314,7 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
     """
     d = None if dim is None else one_dim("unique", dim, input.ndim)
     where = return_inverse or return_counts
-    values, inverse, counts = unique_of(input.detach(), dim=d, where=where)
+    values, inverse, counts = _unique(input.detach(), dim=d, where=where)
     results = (values, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
     return results[0] if len(results) == 1 else results
 
@@ -326,10 +326,10 @@ def _run_samples(make):
 
 
 @op(
-    name="_unique_consecutive", returns=("values", "inverse", "counts"), adopt=True, half="exact",
+    returns=("values", "inverse", "counts"), adopt=True, half="exact",
     samples=_run_samples,
 )  # fmt: skip
-def unique_runs(xp, input, *, dim):
+def _unique_consecutive(xp, input, *, dim):
     """Return the first of each run of equal elements, or slices, with indices and counts."""
     lines = input.reshape(-1) if dim is None else xp.moveaxis(input, dim, 0)
     n = lines.shape[0]
@@ -363,6 +363,6 @@ def unique_consecutive(input, return_inverse=False, return_counts=False, dim=Non
         )
     if d is not None and not input.ndim:
         input, d = input.reshape(1), 0
-    values, inverse, counts = unique_runs(input.detach(), dim=d)
+    values, inverse, counts = _unique_consecutive(input.detach(), dim=d)
     results = (values, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
     return results[0] if len(results) == 1 else results

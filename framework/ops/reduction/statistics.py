@@ -18,15 +18,15 @@ from ..creation.fill import complex as paired
 from ..creation.fill import empty, zeros
 from ..creation.from_data import tensor
 from ..creation.ranges import arange
-from ..indexing.nonzero import search
-from ..indexing.where import where_select
+from ..indexing.nonzero import _searchsorted
+from ..indexing.where import _where
 from ..inplace import into
 from ..linalg.matmul import matmul
 from ..registry import function
 from ..views.reshape import normal_dim
-from .median import kth_along
+from .median import _kthvalue
 from .minmax import _pair, need_elements, one_dim
-from .sort import sort_along
+from .sort import _sort
 
 # Quantiles
 
@@ -65,14 +65,14 @@ def _quantile(name, input, q, dim, keepdim, interpolation, skip_nan):
         x = (input if input.ndim else input.reshape(1)).movedim(d, -1)
         shape = list(input.shape)
         shape[d : d + 1] = [1] * bool(input.ndim)
-    rows, order = sort_along(x.detach(), dim=x.ndim - 1, descending=False)
+    rows, order = _sort(x.detach(), dim=x.ndim - 1, descending=False)
     steps = (q.reshape(-1), rows.shape[-1] - 1)
     if skip_nan:
         counts = rows.isnan().logical_not().sum(-1, True)
         ranks = (steps[0] * (counts - 1)).clamp_min(0)
     else:
         last = rows.narrow(-1, steps[1], 1).isnan()
-        ranks = where_select(last, float(steps[1]), steps[0] * steps[1])
+        ranks = _where(last, float(steps[1]), steps[0] * steps[1])
     del rows
 
     def at(whole):
@@ -146,7 +146,7 @@ def nanmedian(input, dim=None, keepdim=False):
         if not input.requires_grad:
             return middle
         equal = input == middle  # equal elements share the gradient evenly
-        return middle + where_select(equal, input - middle, 0).sum() / equal.sum()
+        return middle + _where(equal, input - middle, 0).sum() / equal.sum()
     d = one_dim("nanmedian", dim, input.ndim)
     need_elements("nanmedian", input.shape, (d,), None)
     return NanMedian(*_nanmedian(input, d, keepdim))
@@ -156,10 +156,10 @@ def _nanmedian(input, dim, keepdim):
     x = input if input.ndim else input.reshape(1)
     if not input.is_floating_point():
         n = x.shape[dim]
-        return kth_along(input, k=(n - 1) // 2 + 1, dim=dim, keepdim=keepdim, median=True)
-    values, order = sort_along(x.detach(), dim=dim, descending=False)  # NaN is sorted last
+        return _kthvalue(input, k=(n - 1) // 2 + 1, dim=dim, keepdim=keepdim, median=True)
+    values, order = _sort(x.detach(), dim=dim, descending=False)  # NaN is sorted last
     counts = values.isnan().logical_not().sum(dim, True)
-    counts = where_select(counts == 0, x.shape[dim], counts)
+    counts = _where(counts == 0, x.shape[dim], counts)
     index = order.gather(dim, counts.sub(1).div(2, rounding_mode="floor"))
     found = x.gather(dim, index), index
     if input.ndim and keepdim:
@@ -178,7 +178,7 @@ def mode(input, dim=-1, keepdim=False):
     need_elements("mode", input.shape, (d,), None)
     if not input.ndim:
         return Mode(input.clone(), zeros((), dtype=int64, device=input.device))
-    values, order = sort_along(input.detach(), dim=d, descending=False)
+    values, order = _sort(input.detach(), dim=d, descending=False)
     index = order.gather(d, _end_of_longest_run(values, d))
     found = input.gather(d, index), index
     return Mode(*(found if keepdim else [x.squeeze(d) for x in found]))
@@ -191,9 +191,9 @@ def _end_of_longest_run(values, dim):
         return zeros(values.shape, dtype=int64, device=values.device)
     ranks = arange(1, n, device=values.device).reshape(-1, *(1,) * (values.ndim - 1 - dim))
     changed = values.narrow(dim, 1, n - 1) != values.narrow(dim, 0, n - 1)
-    lengths = ranks - where_select(changed, ranks, 0).cummax(dim)[0]
+    lengths = ranks - _where(changed, ranks, 0).cummax(dim)[0]
     # All zero: no element occurs twice, and the first is the smallest.
-    return where_select(lengths.amax(dim, True) > 0, lengths.argmax(dim, True) + 1, 0)
+    return _where(lengths.amax(dim, True) > 0, lengths.argmax(dim, True) + 1, 0)
 
 
 # Covariance
@@ -311,7 +311,7 @@ def renorm(input, p, dim, maxnorm):
     others = tuple([k for k in range(input.ndim) if k != d])
     size = input.norm(p, others, keepdim=True)
     large = size > maxnorm
-    return input * where_select(large, maxnorm / (where_select(large, size, 1) + 1e-7), 1)
+    return input * _where(large, maxnorm / (_where(large, size, 1) + 1e-7), 1)
 
 
 # Sets and indices
@@ -358,8 +358,8 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
     if not n:
         found = x != x if common.category == INT else x.isnan() & False
     else:
-        tests = sort_along(tests, dim=0, descending=False)[0]
-        places = search(tests, x, right=False).clamp_max(n - 1)
+        tests = _sort(tests, dim=0, descending=False)[0]
+        places = _searchsorted(tests, x, right=False).clamp_max(n - 1)
         found = tests.take(places) == x
     return ~found if invert else found
 

@@ -124,22 +124,20 @@ def _need_float(name, input, dtype):
 
 
 @op(
-    name="_sum", infer=_reduced_infer, flops=per_element(1), samples=with_dtype,
+    infer=_reduced_infer, flops=per_element(1), samples=with_dtype,
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def sum_over(xp, out, input, *, dim, keepdim, dtype):
+def _sum(xp, out, input, *, dim, keepdim, dtype):
     """Sum over ``dim``."""
     total(xp, input, dim, out, keepdim)
 
 
-@sum_over.kernel(
-    "cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32
-)
+@_sum.kernel("cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
 def _(xp, out, sums, input, *, dim, keepdim, dtype):
     sum_halves(out, sums, input, dim, divide=False)
 
 
-@sum_over.vjp("input")
+@_sum.vjp("input")
 def _(g, input_spec, dim, keepdim):
     return expand_reduced(g, input_spec, dim, keepdim)
 
@@ -160,7 +158,7 @@ def sum(input, dim=None, keepdim=False, *, dtype=None, out=None):
     """
     input, wanted = _converted(input, dtype)
     dims = normalize_dims("sum", dim, input.ndim)
-    return sum_over(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
+    return _sum(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
 
 
 @function(method=True)
@@ -171,20 +169,18 @@ def nansum(input, dim=None, keepdim=False, *, dtype=None, out=None):
     return sum(input, dim, keepdim, dtype=dtype, out=out)
 
 
-@op(name="_mean", infer=_reduced_infer, flops=per_element(1), samples=_mean_samples)
-def mean_over(xp, out, input, *, dim, keepdim, dtype):
+@op(infer=_reduced_infer, flops=per_element(1), samples=_mean_samples)
+def _mean(xp, out, input, *, dim, keepdim, dtype):
     """Mean over ``dim``; NaN for no elements."""
     average(xp, input, dim, out, keepdim)
 
 
-@mean_over.kernel(
-    "cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32
-)
+@_mean.kernel("cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
 def _(xp, out, sums, input, *, dim, keepdim, dtype):
     sum_halves(out, sums, input, dim, divide=True)
 
 
-@mean_over.vjp("input")
+@_mean.vjp("input")
 def _(g, input_spec, dim, keepdim):
     return expand_reduced(g / (count_of(input_spec, dim) or 1), input_spec, dim, keepdim)
 
@@ -201,7 +197,7 @@ def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
     """
     input, wanted = _need_float("mean", input, dtype)
     dims = normalize_dims("mean", dim, input.ndim)
-    return mean_over(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
+    return _mean(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
 
 
 @function(method=True)
@@ -239,15 +235,15 @@ def sum_to_size(input, *size, **named):
 
 
 @op(
-    name="_prod", infer=_reduced_infer, flops=per_element(1), samples=_prod_samples,
+    infer=_reduced_infer, flops=per_element(1), samples=_prod_samples,
     autocast="float32",
 )  # fmt: skip
-def prod_over(xp, out, input, *, dim, keepdim, dtype):
+def _prod(xp, out, input, *, dim, keepdim, dtype):
     """Product over ``dim``."""
     xp.prod(input, axis=dim, dtype=out.dtype, keepdims=keepdim, out=out)
 
 
-@prod_over.vjp("input")
+@_prod.vjp("input")
 def _(g, input, dim, keepdim):
     # The product of all others is that of those before times that of those after, which holds
     # with any number of zeros. (Dividing the product by the element fails at one.)
@@ -261,12 +257,12 @@ def _(g, input, dim, keepdim):
         axis = dim[0]
     if not input.numel():
         return g.expand(input.shape).reshape(shape)
-    from .scan import products_of_others
+    from .scan import _prod_others
 
-    return (g * products_of_others(input, dim=axis).conj()).reshape(shape)
+    return (g * _prod_others(input, dim=axis).conj()).reshape(shape)
 
 
-@prod_over.composite
+@_prod.composite
 def _(input, dim, keepdim, dtype):
     from .scan import cumprod_along
 
@@ -287,7 +283,7 @@ def _last_dims(input, *, dim, keepdim, dtype):
     return last and dtype in (None, input.dtype) and worth_compiling(input)
 
 
-@prod_over.kernel("cpu", when=_last_dims, layout=contiguous)
+@_prod.kernel("cpu", when=_last_dims, layout=contiguous)
 def _(xp, out, input, *, dim, keepdim, dtype):
     # NumPy multiplies what lies in a row one after the other.
     from ...kernels.cpu.reduction import scan
@@ -313,7 +309,7 @@ def prod(input, dim=None, keepdim=False, *, dtype=None, out=None):
         )
     input, wanted = _converted(input, dtype)
     dims = normalize_dims("prod", dim, input.ndim)
-    return prod_over(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
+    return _prod(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
 
 
 # Truth and counts
@@ -324,14 +320,14 @@ def _truth_infer(input, *, dim, keepdim):
     return Spec(reduced_shape(input.shape, dim, keepdim), kind)
 
 
-@op(name="_all", infer=_truth_infer, half="exact", samples=reductions)
-def all_over(xp, out, input, *, dim, keepdim):
+@op(infer=_truth_infer, half="exact", samples=reductions)
+def _all(xp, out, input, *, dim, keepdim):
     """True where every element over ``dim`` is nonzero."""
     xp.all(input, axis=dim, keepdims=keepdim, out=out)
 
 
-@op(name="_any", infer=_truth_infer, half="exact", samples=reductions)
-def any_over(xp, out, input, *, dim, keepdim):
+@op(infer=_truth_infer, half="exact", samples=reductions)
+def _any(xp, out, input, *, dim, keepdim):
     """True where some element over ``dim`` is nonzero."""
     xp.any(input, axis=dim, keepdims=keepdim, out=out)
 
@@ -340,14 +336,14 @@ def any_over(xp, out, input, *, dim, keepdim):
 def all(input, dim=None, keepdim=False, *, out=None):
     """Test whether all elements over ``dim`` are nonzero; True for none. No dims: of each."""
     dims = () if dim == () or dim == [] else normalize_dims("all", dim, input.ndim)
-    return all_over(input, dim=dims, keepdim=keepdim, out=out)
+    return _all(input, dim=dims, keepdim=keepdim, out=out)
 
 
 @function(method=True)
 def any(input, dim=None, keepdim=False, *, out=None):
     """Test whether any element over ``dim`` is nonzero; False for none. No dims: of each."""
     dims = () if dim == () or dim == [] else normalize_dims("any", dim, input.ndim)
-    return any_over(input, dim=dims, keepdim=keepdim, out=out)
+    return _any(input, dim=dims, keepdim=keepdim, out=out)
 
 
 def _count_infer(input, *, dim):
@@ -360,10 +356,10 @@ def _count_samples(make):
 
 
 @op(
-    name="_count_nonzero", infer=_count_infer, scratch=("mask",), half="exact",
+    infer=_count_infer, scratch=("mask",), half="exact",
     samples=_count_samples,
 )  # fmt: skip
-def count_over(xp, out, mask, input, *, dim):
+def _count_nonzero(xp, out, mask, input, *, dim):
     """Count nonzero elements over ``dim``."""
     xp.not_equal(input, 0, out=mask)
     xp.sum(mask, axis=dim, dtype=out.dtype, out=out)
@@ -372,4 +368,4 @@ def count_over(xp, out, mask, input, *, dim):
 @function(method=True)
 def count_nonzero(input, dim=None):
     """Count the nonzero elements over ``dim``, in int64."""
-    return count_over(input, dim=normalize_dims("count_nonzero", dim, input.ndim))
+    return _count_nonzero(input, dim=normalize_dims("count_nonzero", dim, input.ndim))

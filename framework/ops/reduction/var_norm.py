@@ -56,15 +56,15 @@ def _variance(xp, out, average, centered, input, dim, keepdim, correction):
 
 
 @op(
-    name="_var", infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
+    infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
     samples=_var_samples,
 )  # fmt: skip
-def var_over(xp, out, average, centered, input, *, dim, keepdim, correction):
+def _var(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Variance over ``dim``, with divisor n - correction."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
 
 
-@var_over.vjp("input")
+@_var.vjp("input")
 def _(g, input, dim, keepdim, correction):
     return _var_gradient(g, input, dim, keepdim, correction)
 
@@ -76,16 +76,16 @@ def _var_gradient(g, input, dim, keepdim, correction):
 
 
 @op(
-    name="_std", infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
+    infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
     samples=_var_samples,
 )  # fmt: skip
-def std_over(xp, out, average, centered, input, *, dim, keepdim, correction):
+def _std(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Standard deviation over ``dim``."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
     xp.sqrt(out, out=out)
 
 
-@std_over.vjp("input")
+@_std.vjp("input")
 def _(g, input, out, dim, keepdim, correction):
     # PyTorch's choice where all elements are equal: no gradient rather than an infinite one.
     g = g / (out * 2).masked_fill(out == 0, inf)
@@ -121,11 +121,11 @@ def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=N
     dims, correction = _moments("var", input, dim, unbiased, correction)
     if input.is_complex():
         parts = [
-            var_over(p, dim=dims, keepdim=keepdim, correction=correction)
+            _var(p, dim=dims, keepdim=keepdim, correction=correction)
             for p in (input.real, input.imag)
         ]
         return into(out, parts[0] + parts[1])
-    return var_over(input, dim=dims, keepdim=keepdim, correction=correction, out=out)
+    return _var(input, dim=dims, keepdim=keepdim, correction=correction, out=out)
 
 
 @function(method=True)
@@ -138,7 +138,7 @@ def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=N
     dims, correction = _moments("std", input, dim, unbiased, correction)
     if input.is_complex():
         return into(out, var(input, dims, None, keepdim, correction=correction).sqrt())
-    return std_over(input, dim=dims, keepdim=keepdim, correction=correction, out=out)
+    return _std(input, dim=dims, keepdim=keepdim, correction=correction, out=out)
 
 
 @function()
@@ -186,11 +186,11 @@ def _norm_samples(make):
 
 
 @op(
-    name="_norm", infer=_norm_infer, scratch=("powers",),
+    infer=_norm_infer, scratch=("powers",),
     layout=lambda array: array.flags.c_contiguous, flops=per_element(2), samples=_norm_samples,
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def norm_over(xp, out, powers, input, *, p, dim, keepdim):
+def _norm(xp, out, powers, input, *, p, dim, keepdim):
     """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
     if not input.size:
         out.fill(0)
@@ -219,7 +219,7 @@ def norm_over(xp, out, powers, input, *, p, dim, keepdim):
         xp.power(out, 1 / p, out=out)
 
 
-@norm_over.vjp("input")
+@_norm.vjp("input")
 def _(g, input, out, p, dim, keepdim):
     if p == 0:
         return None
@@ -250,10 +250,10 @@ def _logsumexp_infer(input, *, dim, keepdim):
 
 
 @op(
-    name="_logsumexp", infer=_logsumexp_infer, promote="float", scratch=("largest", "powers"),
+    infer=_logsumexp_infer, promote="float", scratch=("largest", "powers"),
     flops=per_element(3), samples=reductions, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
+def _logsumexp(xp, out, largest, powers, input, *, dim, keepdim):
     """Log of the sum of exponentials over ``dim``, the maximum subtracted first."""
     if not input.size:
         out.fill(-inf)
@@ -272,7 +272,7 @@ def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
     xp.add(out, largest.reshape(out.shape), out=out)
 
 
-@logsumexp_over.vjp("input")
+@_logsumexp.vjp("input")
 def _(g, input, out, dim, keepdim):
     return kept(g, dim, keepdim) * (input - kept(out, dim, keepdim)).exp().conj()
 
@@ -285,4 +285,4 @@ def logsumexp(input, dim, keepdim=False, *, out=None):
         Keeps ``input`` and the result.
     """
     dims = normalize_dims("logsumexp", dim, input.ndim)
-    return logsumexp_over(input, dim=dims, keepdim=keepdim, out=out)
+    return _logsumexp(input, dim=dims, keepdim=keepdim, out=out)

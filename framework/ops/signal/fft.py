@@ -16,10 +16,10 @@ from ..autocast_policy import WIDE_ON_CPU
 from ..creation.factory import need_strided
 from ..creation.from_data import tensor
 from ..inplace import into
-from ..manipulation.pad import pad_constant
+from ..manipulation.pad import _pad
 from ..registry import function, op
 from ..views.reshape import normal_dim
-from ..views.slice import narrow_range
+from ..views.slice import _narrow
 
 # The scale of a transform's adjoint: what "backward" leaves out, "forward" divides by.
 _ADJOINT = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -44,11 +44,11 @@ def _c2c_samples(make):
 
 
 @op(
-    name="_fft_c2c", adopt=True, half="exact", samples=_c2c_samples,
+    adopt=True, half="exact", samples=_c2c_samples,
     infer=lambda input, *, dims, norm, inverse: input,
     flops=lambda input, *, dims, norm, inverse: _cost(input.shape, dims),
 )  # fmt: skip
-def fft_c2c(xp, input, *, dims, norm, inverse):
+def _fft_c2c(xp, input, *, dims, norm, inverse):
     """Complex-to-complex Fourier transform over some dims."""
     if not input.size:
         return xp.zeros(input.shape, input.dtype)
@@ -75,12 +75,12 @@ def _by_scipy(op, name):
         return transform(input, axes=dims, norm=norm, workers=workers, **given)
 
 
-_by_scipy(fft_c2c, "fftn")
+_by_scipy(_fft_c2c, "fftn")
 
 
-@fft_c2c.vjp("input")
+@_fft_c2c.vjp("input")
 def _(g, dims, norm, inverse):
-    return fft_c2c(g, dims=dims, norm=_ADJOINT[norm], inverse=not inverse)
+    return _fft_c2c(g, dims=dims, norm=_ADJOINT[norm], inverse=not inverse)
 
 
 def _half_of(shape, dim):
@@ -96,13 +96,13 @@ def _r2c_samples(make):
 
 
 @op(
-    name="_fft_r2c", adopt=True, half="exact", samples=_r2c_samples,
+    adopt=True, half="exact", samples=_r2c_samples,
     infer=lambda input, *, dims, norm: Spec(
         _half_of(input.shape, dims[-1]), input.dtype.to_complex()
     ),
     flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2, autocast=WIDE_ON_CPU,
 )  # fmt: skip
-def fft_r2c(xp, input, *, dims, norm):
+def _fft_r2c(xp, input, *, dims, norm):
     """Real-to-complex Fourier transform; the last dim keeps its non-negative frequencies."""
     if not input.size:
         kind = "complex128" if input.dtype.itemsize == 8 else "complex64"
@@ -110,16 +110,16 @@ def fft_r2c(xp, input, *, dims, norm):
     return xp.fft.rfftn(input, axes=dims, norm=norm)
 
 
-_by_scipy(fft_r2c, "rfftn")
+_by_scipy(_fft_r2c, "rfftn")
 
 
-@fft_r2c.vjp("input")
+@_fft_r2c.vjp("input")
 def _(g, input_spec, dims, norm):
     # The real part of a transform whose frequencies have no mirror images. The way back to real
     # numbers adds these, which doubles all but zero and the middle.
     size = input_spec.shape[dims[-1]]
     half = g * _mirrored(g, dims[-1], size, 0.5)
-    return fft_c2r(half, dims=dims, size=size, norm=_ADJOINT[norm])
+    return _fft_c2r(half, dims=dims, size=size, norm=_ADJOINT[norm])
 
 
 def _mirrored(half, dim, size, factor):
@@ -141,13 +141,13 @@ def _c2r_samples(make):
 
 
 @op(
-    name="_fft_c2r", adopt=True, half="exact", samples=_c2r_samples,
+    adopt=True, half="exact", samples=_c2r_samples,
     infer=lambda input, *, dims, size, norm: Spec(
         (*input.shape[: dims[-1]], size, *input.shape[dims[-1] + 1 :]), input.dtype.to_real()
     ),
     flops=lambda input, *, dims, size, norm: _cost(input.shape, dims),
 )  # fmt: skip
-def fft_c2r(xp, input, *, dims, size, norm):
+def _fft_c2r(xp, input, *, dims, size, norm):
     """Complex-to-real Fourier transform, to ``size`` real numbers in the last of some dims."""
     if not input.size:
         shape = (*input.shape[: dims[-1]], size, *input.shape[dims[-1] + 1 :])
@@ -156,12 +156,12 @@ def fft_c2r(xp, input, *, dims, size, norm):
     return xp.fft.irfftn(input, s=sizes, axes=dims, norm=norm)
 
 
-_by_scipy(fft_c2r, "irfftn")
+_by_scipy(_fft_c2r, "irfftn")
 
 
-@fft_c2r.vjp("input")
+@_fft_c2r.vjp("input")
 def _(g, input_spec, dims, size, norm):
-    half = fft_r2c(g, dims=dims, norm=_ADJOINT[norm])
+    half = _fft_r2c(g, dims=dims, norm=_ADJOINT[norm])
     return half * _mirrored(half, dims[-1], size, 2.0)
 
 
@@ -206,11 +206,11 @@ def _fit(input, dims, sizes):
     after = [0] * input.ndim
     for d, n in zip(dims, sizes, strict=True):
         if n < input.shape[d]:
-            input = narrow_range(input, 0, d, n)
+            input = _narrow(input, 0, d, n)
         after[d] = n - input.shape[d]
     if not any(after):
         return input
-    return pad_constant(input, before=(0,) * input.ndim, after=tuple(after), value=0.0)
+    return _pad(input, before=(0,) * input.ndim, after=tuple(after), value=0.0)
 
 
 def _one_dim(name, input, dim):
@@ -262,7 +262,7 @@ def _complex_1d(name, input, n, dim, norm, inverse, out):
     x = _promoted(name, input, True)
     d = _one_dim(name, x, dim)
     x = _fit(x, (d,), (_positive(x.shape[d] if n is None else n),))
-    return into(out, fft_c2c(x, dims=(d,), norm=_norm_of(norm), inverse=inverse))
+    return into(out, _fft_c2c(x, dims=(d,), norm=_norm_of(norm), inverse=inverse))
 
 
 @function(public=False)
@@ -303,12 +303,12 @@ def rfft(input, n=None, dim=-1, norm=None, *, out=None):
     x = _promoted("rfft", input, False)
     d = _one_dim("rfft", x, dim)
     x = _fit(x, (d,), (_positive(x.shape[d] if n is None else n),))
-    return into(out, fft_r2c(x, dims=(d,), norm=_norm_of(norm)))
+    return into(out, _fft_r2c(x, dims=(d,), norm=_norm_of(norm)))
 
 
 def _real_1d(name, x, n, d, norm):
     n = _positive(2 * (x.shape[d] - 1) if n is None else n)
-    return fft_c2r(_fit(x, (d,), (n // 2 + 1,)), dims=(d,), size=n, norm=norm)
+    return _fft_c2r(_fit(x, (d,), (n // 2 + 1,)), dims=(d,), size=n, norm=norm)
 
 
 @function(public=False)
@@ -332,7 +332,7 @@ def ihfft(input, n=None, dim=-1, norm=None, *, out=None):
     x = _promoted("ihfft", input, False)
     d = _one_dim("ihfft", x, dim)
     x = _fit(x, (d,), (_positive(x.shape[d] if n is None else n),))
-    return into(out, fft_r2c(x, dims=(d,), norm=_ADJOINT[_norm_of(norm)]).conj())
+    return into(out, _fft_r2c(x, dims=(d,), norm=_ADJOINT[_norm_of(norm)]).conj())
 
 
 # Several dims
@@ -343,7 +343,7 @@ def _complex_nd(name, input, s, dim, norm, inverse, out):
     dims, sizes = _dims_and_sizes(name, x, s, dim)
     norm = _norm_of(norm)
     x = _fit(x, dims, sizes)
-    return into(out, fft_c2c(x, dims=dims, norm=norm, inverse=inverse) if dims else x.clone())
+    return into(out, _fft_c2c(x, dims=dims, norm=norm, inverse=inverse) if dims else x.clone())
 
 
 @function(public=False)
@@ -371,13 +371,13 @@ def _half_nd(name, input, s, dim, norm):
     dims, sizes = _dims_and_sizes(name, x, s, dim)
     if not dims:
         raise RuntimeError(f"{name} must transform at least one axis")
-    return fft_r2c(_fit(x, dims, sizes), dims=dims, norm=norm)
+    return _fft_r2c(_fit(x, dims, sizes), dims=dims, norm=norm)
 
 
 def _real_nd(name, x, s, dim, norm):
     dims, sizes, last = _half_sizes(name, x, s, dim)
     x = _fit(x, dims, (*sizes[:-1], last // 2 + 1))
-    return fft_c2r(x, dims=dims, size=last, norm=norm)
+    return _fft_c2r(x, dims=dims, size=last, norm=norm)
 
 
 @function(public=False)

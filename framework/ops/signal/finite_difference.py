@@ -9,7 +9,7 @@ from ..inplace import into
 from ..manipulation.cat import cat
 from ..registry import function
 from ..views.reshape import normal_dim
-from ..views.slice import narrow_range
+from ..views.slice import _narrow
 
 # Differences
 
@@ -57,7 +57,7 @@ def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
         return into(out, input.clone())
     for _ in range(min(n, x.shape[d])):
         rest = max(x.shape[d] - 1, 0)
-        high, low = narrow_range(x, x.shape[d] - rest, d, rest), narrow_range(x, 0, d, rest)
+        high, low = _narrow(x, x.shape[d] - rest, d, rest), _narrow(x, 0, d, rest)
         x = high.logical_xor(low) if x.dtype.category == BOOL else high - low
     return into(out, x)
 
@@ -78,7 +78,7 @@ def _steps(name, y, x, dim):
     elif x.ndim < y.ndim:
         x = x.reshape((1,) * (y.ndim - x.ndim) + tuple(x.shape))
     n = x.shape[dim]
-    return narrow_range(x, 1, dim, n - 1) - narrow_range(x, 0, dim, n - 1)
+    return _narrow(x, 1, dim, n - 1) - _narrow(x, 0, dim, n - 1)
 
 
 def _trapezoids(name, y, x, dx, dim):
@@ -94,7 +94,7 @@ def _trapezoids(name, y, x, dx, dim):
     n = y.shape[dim]
     if not n:
         return None
-    both = narrow_range(y, 1, dim, n - 1) + narrow_range(y, 0, dim, n - 1)
+    both = _narrow(y, 1, dim, n - 1) + _narrow(y, 0, dim, n - 1)
     if x is not None:
         return both * _steps(name, y, x, dim)
     return both if dx is None or dx == 1 else both * dx
@@ -154,7 +154,7 @@ def _along(x, dim, h, edge_order):
 
     def at(start, stop):
         start, stop = start % n if start < 0 else start, stop + n if stop <= 0 else stop
-        return narrow_range(x, start, dim, stop - start)
+        return _narrow(x, start, dim, stop - start)
 
     if not isinstance(h, Tensor):
         inner = (at(2, 0) - at(0, -2)) / (2 * h)

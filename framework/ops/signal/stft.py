@@ -11,9 +11,9 @@ from __future__ import annotations
 from ...dtypes import COMPLEX, FLOAT
 from ..manipulation.pad import pad
 from ..registry import function
-from ..views.as_strided import fold_sum, unfold_view
+from ..views.as_strided import _fold_sum, _unfold
 from ..views.view_as_real import view_as_real
-from .fft import fft_c2c, fft_c2r, fft_r2c
+from .fft import _fft_c2c, _fft_c2r, _fft_r2c
 
 
 def _sizes(name, n_fft, hop_length, win_length, window):
@@ -102,7 +102,7 @@ def stft(
             f"stft: expected 0 < n_fft <= {x.shape[1]}, the length of the (padded) input, but got "
             f"n_fft={n_fft}."
         )
-    frames = unfold_view(x, 1, n_fft, hop)
+    frames = _unfold(x, 1, n_fft, hop)
     whole = _whole(window, length, n_fft, input)
     frames = frames if whole is None else frames * whole
     if onesided is None:
@@ -113,11 +113,11 @@ def stft(
             raise RuntimeError(
                 "Cannot have onesided output if window or input is complex. Pass onesided=False."
             )
-        out = fft_c2c(frames, dims=(2,), norm=norm, inverse=False)
+        out = _fft_c2c(frames, dims=(2,), norm=norm, inverse=False)
     elif onesided:
-        out = fft_r2c(frames, dims=(2,), norm=norm)
+        out = _fft_r2c(frames, dims=(2,), norm=norm)
     else:
-        out = fft_c2c(frames.to(frames.dtype.to_complex()), dims=(2,), norm=norm, inverse=False)
+        out = _fft_c2c(frames.to(frames.dtype.to_complex()), dims=(2,), norm=norm, inverse=False)
     out = out.transpose(1, 2)
     if input.ndim == 1:
         out = out.squeeze(0)
@@ -179,17 +179,17 @@ def istft(
     x = x.transpose(1, 2)
     norm = "ortho" if normalized else "backward"
     if return_complex:
-        frames = fft_c2c(x, dims=(2,), norm=norm, inverse=True)
+        frames = _fft_c2c(x, dims=(2,), norm=norm, inverse=True)
     else:
         half = x if onesided else x.narrow(2, 0, n_fft // 2 + 1)
-        frames = fft_c2r(half, dims=(2,), size=n_fft, norm=norm)
+        frames = _fft_c2r(half, dims=(2,), size=n_fft, norm=norm)
     whole = _whole(window, span, n_fft, frames)
     if whole is None:
         whole = frames.new_ones((n_fft,), dtype=frames.dtype.to_real())
     total = (count - 1) * hop + n_fft
-    signal = fold_sum(frames * whole, shape=(x.shape[0], total), dim=1, size=n_fft, step=hop)
+    signal = _fold_sum(frames * whole, shape=(x.shape[0], total), dim=1, size=n_fft, step=hop)
     squares = (whole * whole).expand(count, n_fft)
-    envelope = fold_sum(squares, shape=(total,), dim=0, size=n_fft, step=hop)
+    envelope = _fold_sum(squares, shape=(total,), dim=0, size=n_fft, step=hop)
     start = n_fft // 2 if center else 0
     stop = total - (n_fft // 2 if center else 0) if length is None else start + length
     kept = max(0, min(stop, total) - start)

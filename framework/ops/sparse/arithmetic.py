@@ -15,7 +15,7 @@ from ...modes import local
 from ...tensor import Tensor
 from ..elementwise.arithmetic import neg
 from ..elementwise.comparison import equal
-from ..indexing.index_put import index_accumulate
+from ..indexing.index_put import _index_put_add
 from ..indexing.nonzero import searchsorted
 from ..manipulation.cat import cat
 from .calls import rule, rule_in_place
@@ -57,7 +57,7 @@ def onto_dense(dense: Tensor, s: Tensor) -> Tensor:
     dims = found.shape[0]
     if not dims or dense.dtype is not held.dtype:
         return dense + to_dense(s)
-    return index_accumulate(dense, found, held, dims=tuple(range(dims)), at=0)
+    return _index_put_add(dense, found, held, dims=tuple(range(dims)), at=0)
 
 
 @rule("_add")

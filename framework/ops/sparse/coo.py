@@ -17,7 +17,7 @@ from ...tensor import Tensor
 from ..creation.factory import dtype_of, place_of, shape_of
 from ..creation.fill import zeros
 from ..creation.from_data import as_tensor, tensor
-from ..indexing.index_put import index_elements, index_sum
+from ..indexing.index_put import _index, _index_sum
 from ..indexing.nonzero import nonzero, searchsorted
 from ..manipulation.cat import stack
 from ..reduction.sort import unique
@@ -232,7 +232,7 @@ def coalesce(input):
     dims = indices.shape[0]
     sizes = tuple(input.shape[:dims])
     found, inverse = unique(keys(indices, sizes), return_inverse=True)
-    summed = index_sum(
+    summed = _index_sum(
         values, inverse.unsqueeze(0), shape=(found.shape[0], *values.shape[1:]), dims=(0,), at=0
     )
     return assembled(input.shape, (places(found, sizes),), plain(summed), sparse_coo, True)
@@ -345,7 +345,7 @@ def _spread(found, held, shape):
     dims = found.shape[0]
     if not dims:
         return held.sum(0)
-    return index_sum(held, found, shape=shape, dims=tuple(range(dims)), at=0)
+    return _index_sum(held, found, shape=shape, dims=tuple(range(dims)), at=0)
 
 
 def as_coo(s: Any) -> Any:
@@ -373,7 +373,7 @@ def gathered(input: Any, found: Any) -> Any:
     dims = found.shape[0]
     if not dims:
         return input.unsqueeze(0).expand(found.shape[1], *input.shape)
-    return index_elements(input, found, tuple(range(dims)), 0)
+    return _index(input, found, tuple(range(dims)), 0)
 
 
 @function(method=True, public=False)

@@ -12,7 +12,7 @@ from ..manipulation.cat import cat, stack
 from ..registry import function
 from .calls import rule
 from .compressed import as_layout
-from .products import sampled_matmul, stacks, times_dense, times_sparse
+from .products import _sampled_matmul, stacks, times_dense, times_sparse
 from .sparse_tensor import SparseTensor, assembled
 
 
@@ -126,7 +126,7 @@ def sampled_addmm(
             f"{tuple(mat1.shape)} and {tuple(mat2.shape)}."
         )
     s: Any = input.to_sparse_coo()
-    held = sampled_matmul(mat1, mat2.t(), s._indexing[0]) * alpha
+    held = _sampled_matmul(mat1, mat2.t(), s._indexing[0]) * alpha
     return as_layout(s._with(held + s._value * beta if beta != 0 else held), input.layout)
 
 

@@ -64,11 +64,11 @@ def _wide(a, b, places):
 
 
 @op(
-    name="_sparse_matmul", infer=_product_infer, promote=("same", ("values", "dense")),
+    infer=_product_infer, promote=("same", ("values", "dense")),
     layout=contiguous, tensors=("values", "places", "dense"), samples=_product_samples,
     flops=lambda values, places, dense, **_: 2 * values.numel * dense.shape[1],
 )  # fmt: skip
-def sparse_matmul(xp, out, values, places, dense, *, rows):
+def _sparse_matmul(xp, out, values, places, dense, *, rows):
     """Multiply a sparse matrix (values, and their rows and columns) and a dense one."""
     check_bounds(xp, places, (rows, dense.shape[0]), (0, 1))
     out.fill(0)
@@ -78,7 +78,7 @@ def sparse_matmul(xp, out, values, places, dense, *, rows):
         xp.add.at(out, places[0, here], dense[places[1, here]] * values[here, None])
 
 
-@sparse_matmul.kernel(
+@_sparse_matmul.kernel(
     "cpu",
     when=lambda values, places, dense, *, rows: (
         dense.dtype.name in ("float32", "float64")
@@ -94,14 +94,14 @@ def _(xp, out, values, places, dense, *, rows):
     add_rows(out, values, places[0], places[1], dense)
 
 
-@sparse_matmul.vjp("values")
+@_sparse_matmul.vjp("values")
 def _(g, places, dense):
-    return sampled_matmul(g, conjugate(dense), places)
+    return _sampled_matmul(g, conjugate(dense), places)
 
 
-@sparse_matmul.vjp("dense")
+@_sparse_matmul.vjp("dense")
 def _(g, values, places, dense_spec):
-    return sparse_matmul(conjugate(values), places.flip(0), g, rows=dense_spec.shape[0])
+    return _sparse_matmul(conjugate(values), places.flip(0), g, rows=dense_spec.shape[0])
 
 
 def _sampled_infer(a, b, places):
@@ -116,11 +116,11 @@ def _sampled_samples(make):
 
 
 @op(
-    name="_sampled_matmul", infer=_sampled_infer, promote=("same", ("a", "b")),
+    infer=_sampled_infer, promote=("same", ("a", "b")),
     layout=contiguous, tensors=("a", "b", "places"), samples=_sampled_samples,
     flops=lambda a, b, places: 2 * places.shape[1] * a.shape[1],
 )  # fmt: skip
-def sampled_matmul(xp, out, a, b, places):
+def _sampled_matmul(xp, out, a, b, places):
     """Compute ``a[row] @ b[column]`` for each place: (rows, n), (columns, n) give (nnz,)."""
     check_bounds(xp, places, (a.shape[0], b.shape[0]), (0, 1))
     step = _step(xp, a.shape[1])
@@ -130,7 +130,7 @@ def sampled_matmul(xp, out, a, b, places):
         xp.sum(both, axis=1, out=out[here])
 
 
-@sampled_matmul.kernel("cpu", when=_wide, layout=contiguous)
+@_sampled_matmul.kernel("cpu", when=_wide, layout=contiguous)
 def _(xp, out, a, b, places):
     from ...kernels.cpu.linalg.sparse import dot_rows
 
@@ -138,14 +138,14 @@ def _(xp, out, a, b, places):
     dot_rows(out, a, b, places[0], places[1])
 
 
-@sampled_matmul.vjp("a")
+@_sampled_matmul.vjp("a")
 def _(g, b, places, a_spec):
-    return sparse_matmul(g, places, conjugate(b), rows=a_spec.shape[0])
+    return _sparse_matmul(g, places, conjugate(b), rows=a_spec.shape[0])
 
 
-@sampled_matmul.vjp("b")
+@_sampled_matmul.vjp("b")
 def _(g, a, places, b_spec):
-    return sparse_matmul(g, places.flip(0), conjugate(a), rows=b_spec.shape[0])
+    return _sparse_matmul(g, places.flip(0), conjugate(a), rows=b_spec.shape[0])
 
 
 def times_dense(s, dense, name="matmul"):
@@ -167,8 +167,8 @@ def times_dense(s, dense, name="matmul"):
             f"(sparse) and other {tuple(dense.shape)}. To multiply by the transpose, pass .t()."
         )
     if dense.ndim == 1:
-        return sparse_matmul(held, found, dense.unsqueeze(1), rows=s.shape[0]).squeeze(1)
-    return sparse_matmul(held, found, dense, rows=s.shape[0])
+        return _sparse_matmul(held, found, dense.unsqueeze(1), rows=s.shape[0]).squeeze(1)
+    return _sparse_matmul(held, found, dense, rows=s.shape[0])
 
 
 def times_sparse(a, b, name="matmul"):
@@ -215,5 +215,5 @@ def stacks(s, dense):
         )
     found, held = parts(s, "bmm")
     at = stack((keys(found[:2], (b, m)), keys(stack((found[0], found[2])), (b, k))))
-    flat = sparse_matmul(held, at, dense.reshape(b * k, dense.shape[2]), rows=b * m)
+    flat = _sparse_matmul(held, at, dense.reshape(b * k, dense.shape[2]), rows=b * m)
     return flat.reshape(b, m, dense.shape[2])

@@ -8,7 +8,7 @@ from ...dtypes import INT, int64
 from ...memory_format import sparse_coo
 from ...tensor import Tensor
 from ..elementwise.unary import exp
-from ..indexing.index_put import index_sum
+from ..indexing.index_put import _index_sum
 from ..linalg.norms import vector_norm
 from ..manipulation.cat import stack
 from ..reduction.sort import unique
@@ -101,7 +101,7 @@ def softmax_stored(s: Any, dim: int, dtype: Any, log_of: bool) -> Tensor:
     most = held.detach().new_full(shape, float("-inf")).scatter_reduce(0, at, held.detach(), "amax")
     shifted = held - most.index_select(0, of)
     powers = exp(shifted)
-    sums = index_sum(powers, of.unsqueeze(0), shape=shape, dims=(0,), at=0)
+    sums = _index_sum(powers, of.unsqueeze(0), shape=shape, dims=(0,), at=0)
     if log_of:
         return s._with(shifted - sums.log().index_select(0, of))
     return s._with(powers / sums.index_select(0, of))

@@ -9,7 +9,7 @@ from ...tensor import Tensor
 from ..creation.fill import zeros
 from ..indexing.nonzero import searchsorted
 from ..manipulation.cat import cat, stack
-from ..views.slice import amid_zeros
+from ..views.slice import _amid_zeros
 from .calls import rule
 from .coo import parts, to_dense
 from .sparse_tensor import SparseTensor, assembled
@@ -163,10 +163,10 @@ def _ranges(first: Tensor, counts: Tensor) -> Tensor:
 
 
 @rule("_amid_zeros")
-def _amid_zeros(inputs: Any, *, dim: int, size: int) -> Any:
+def _dense_amid_zeros(inputs: Any, *, dim: int, size: int) -> Any:
     """The gradient of a view of a part, which is dense: a leaf takes it as it is."""
     s, start = inputs
-    return amid_zeros(to_dense(s), start, dim=dim, size=size)
+    return _amid_zeros(to_dense(s), start, dim=dim, size=size)
 
 
 @rule("_narrow")

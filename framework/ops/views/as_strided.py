@@ -35,8 +35,8 @@ def _diagonal_samples(make):
     yield (make(0, 3),), {"offset": 0, "dim1": 0, "dim2": 1}
 
 
-@op(name="_diagonal", view=True, infer=_diagonal_infer, samples=_diagonal_samples)
-def diagonal_view(xp, input, *, offset, dim1, dim2):
+@op(view=True, infer=_diagonal_infer, samples=_diagonal_samples)
+def _diagonal(xp, input, *, offset, dim1, dim2):
     """Return a diagonal of two dims, as the last dim."""
     return _diagonal_of(xp, input, offset, dim1, dim2)
 
@@ -53,9 +53,9 @@ def _diagonal_of(xp, array, offset, a, b):
     return strided(xp, array, shape, strides)
 
 
-@diagonal_view.vjp("input")
+@_diagonal.vjp("input")
 def _(g, input_spec, offset, dim1, dim2):
-    return diagonal_amid_zeros(
+    return _diagonal_amid_zeros(
         g, shape=tuple(input_spec.shape), offset=offset, dim1=dim1, dim2=dim2
     )
 
@@ -71,18 +71,18 @@ def _diagonal_amid_samples(make):
 
 
 @op(
-    name="_diagonal_amid_zeros", half="exact", samples=_diagonal_amid_samples,
+    half="exact", samples=_diagonal_amid_samples,
     infer=lambda input, *, shape, offset, dim1, dim2: input.like(shape),
 )  # fmt: skip
-def diagonal_amid_zeros(xp, out, input, *, shape, offset, dim1, dim2):
+def _diagonal_amid_zeros(xp, out, input, *, shape, offset, dim1, dim2):
     """Embed the input as the diagonal of two dims of zeros."""
     out.fill(0)
     _diagonal_of(xp, out, offset, dim1, dim2)[...] = input
 
 
-@diagonal_amid_zeros.vjp("input")
+@_diagonal_amid_zeros.vjp("input")
 def _(g, offset, dim1, dim2):
-    return diagonal_view(g, offset, dim1, dim2)
+    return _diagonal(g, offset, dim1, dim2)
 
 
 def _two_dims(name, ndim, dim1, dim2):
@@ -96,7 +96,7 @@ def _two_dims(name, ndim, dim1, dim2):
 def diagonal(input, offset=0, dim1=0, dim2=1):
     """Return a diagonal of two dims, as the last dim (a view)."""
     a, b = _two_dims("diagonal", input.ndim, dim1, dim2)
-    return diagonal_view(input, offset, a, b)
+    return _diagonal(input, offset, a, b)
 
 
 @function(method=True)
@@ -107,7 +107,7 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     shape = list(input.shape[:-1])
     for d in sorted((a, b)):
         shape.insert(d, size)
-    return diagonal_amid_zeros(input, shape=tuple(shape), offset=offset, dim1=a, dim2=b)
+    return _diagonal_amid_zeros(input, shape=tuple(shape), offset=offset, dim1=a, dim2=b)
 
 
 @function(method=True, out=True)
@@ -137,8 +137,8 @@ def _unfold_samples(make):
     yield (make(0, 5),), {"dim": 1, "size": 2, "step": 3}
 
 
-@op(name="_unfold", view=True, infer=_unfold_infer, samples=_unfold_samples)
-def unfold_view(xp, input, *, dim, size, step):
+@op(view=True, infer=_unfold_infer, samples=_unfold_samples)
+def _unfold(xp, input, *, dim, size, step):
     """Return the windows of one dim, their elements in a new last dim."""
     shape, strides = list(input.shape), list(input.strides)
     stride = strides[dim]
@@ -147,9 +147,9 @@ def unfold_view(xp, input, *, dim, size, step):
     return strided(xp, input, (*shape, size), (*strides, stride))
 
 
-@unfold_view.vjp("input")
+@_unfold.vjp("input")
 def _(g, input_spec, dim, size, step):
-    return fold_sum(g, shape=tuple(input_spec.shape), dim=dim, size=size, step=step)
+    return _fold_sum(g, shape=tuple(input_spec.shape), dim=dim, size=size, step=step)
 
 
 def _fold_samples(make):
@@ -163,10 +163,10 @@ def _fold_samples(make):
 
 
 @op(
-    name="_fold_sum", samples=_fold_samples,
+    samples=_fold_samples,
     infer=lambda input, *, shape, dim, size, step: input.like(shape),
 )  # fmt: skip
-def fold_sum(xp, out, input, *, shape, dim, size, step):
+def _fold_sum(xp, out, input, *, shape, dim, size, step):
     """Sum windows into their places: the adjoint of ``unfold``."""
     out.fill(0)
     head = (slice(None),) * dim
@@ -176,9 +176,9 @@ def fold_sum(xp, out, input, *, shape, dim, size, step):
         xp.add(place, input[..., k], out=place)
 
 
-@fold_sum.vjp("input")
+@_fold_sum.vjp("input")
 def _(g, dim, size, step):
-    return unfold_view(g, dim, size, step)
+    return _unfold(g, dim, size, step)
 
 
 @function(method=True, public=False)
@@ -197,7 +197,7 @@ def unfold(input, dimension, size, step):
             if step <= 0
             else f"maximum size for tensor at dimension {d} is {n} but size is {size}"
         )
-    return unfold_view(input, d, size, step)
+    return _unfold(input, d, size, step)
 
 
 # Any strides
@@ -219,8 +219,8 @@ def _as_strided_samples(make):
     yield (make(0),), {"size": (0, 2), "stride": (1, 1), "start": 0, "geometry": (1,)}
 
 
-@op(name="_as_strided", view=True, infer=_as_strided_infer, samples=_as_strided_samples)
-def strided_view(xp, input, *, size, stride, start, geometry):
+@op(view=True, infer=_as_strided_infer, samples=_as_strided_samples)
+def _as_strided(xp, input, *, size, stride, start, geometry):
     """View with any shape and strides, from ``start`` relative to the input's first element.
 
     ``geometry`` is the input's strides, so that the gradient knows where its elements lay.
@@ -281,10 +281,10 @@ def _overlaps(size, stride):
     return False
 
 
-given_ops.strided_view = strided_view
+given_ops.strided_view = _as_strided
 
 
-@strided_view.vjp("input")
+@_as_strided.vjp("input")
 def _(g, input_spec, size, stride, start, geometry):
     shape = tuple(input_spec.shape)
     first = -min(start, 0)  # where the input's first element lies in memory that both reach
@@ -345,7 +345,7 @@ def as_strided(input, size, stride, storage_offset=None):
             raise input._viewed.tracked.error("as_strided from before the view")
         input = base_of(input._viewed)
         here = input.storage_offset()
-    return strided_view(input, size, stride, start - here, tuple(input.stride()))
+    return _as_strided(input, size, stride, start - here, tuple(input.stride()))
 
 
 def _available(input):

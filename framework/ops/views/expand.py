@@ -45,8 +45,8 @@ def _expand_samples(make):
     yield (make(0, 1),), {"shape": (0, 2)}
 
 
-@op(name="_expand", view=True, infer=_expand_infer, samples=_expand_samples)
-def expand_shape(xp, input, *, shape):
+@op(view=True, infer=_expand_infer, samples=_expand_samples)
+def _expand(xp, input, *, shape):
     """Expand dims of size 1 by stride 0."""
     extra = len(shape) - input.ndim
     strides = [0] * extra
@@ -55,7 +55,7 @@ def expand_shape(xp, input, *, shape):
     return strided(xp, input, shape, tuple(strides))
 
 
-@expand_shape.vjp("input")
+@_expand.vjp("input")
 def _(g):
     return g  # the engine sums it to the input's shape
 
@@ -69,13 +69,13 @@ def expand(input, *shape, size=None, implicit=False):
         wanted = tuple(
             [input.shape[k - extra] if n == -1 and k >= extra else n for k, n in enumerate(wanted)]
         )
-    return expand_shape(input, wanted)
+    return _expand(input, wanted)
 
 
 @function(method=True, public=False)
 def expand_as(input, other):
     """Expand to the shape of another tensor."""
-    return expand_shape(input, tuple(other.shape))
+    return _expand(input, tuple(other.shape))
 
 
 @function(method=True)

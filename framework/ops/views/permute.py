@@ -19,15 +19,15 @@ def _permute_samples(make):
     yield (make(),), {"dims": ()}
 
 
-@op(name="_permute", view=True, infer=_permute_infer, samples=_permute_samples)
-def permute_dims(xp, input, *, dims, named=None):
+@op(view=True, infer=_permute_infer, samples=_permute_samples)
+def _permute(xp, input, *, dims, named=None):
     """Permute the dimensions. The node's name is ``named``."""
     return input.transpose(dims)
 
 
-@permute_dims.vjp("input")
+@_permute.vjp("input")
 def _(g, dims):
-    return permute_dims(g, tuple([dims.index(k) for k in range(len(dims))]))
+    return _permute(g, tuple([dims.index(k) for k in range(len(dims))]))
 
 
 @function(method=True)
@@ -41,7 +41,7 @@ def permute(input, *order, dims=None):
             f"length of the desired ordering of dimensions i.e. input.dim() = {input.ndim} is "
             f"not equal to len(dims) = {len(found)}."
         )
-    return permute_dims(input, found)
+    return _permute(input, found)
 
 
 @function(method=True)
@@ -52,7 +52,7 @@ def transpose(input, dim0, dim1):
     dims = list(range(ndim))
     if ndim:
         dims[a], dims[b] = b, a
-    return permute_dims(input, tuple(dims), "Transpose")
+    return _permute(input, tuple(dims), "Transpose")
 
 
 @function(method=True)
@@ -74,7 +74,7 @@ def t(input):
         raise RuntimeError(
             f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D. Use .mT."
         )
-    return permute_dims(input, tuple(range(input.ndim - 1, -1, -1)), "T")
+    return _permute(input, tuple(range(input.ndim - 1, -1, -1)), "T")
 
 
 @function(method=True)
@@ -92,7 +92,7 @@ def movedim(input, source, destination):
     dims = [d for d in range(ndim) if d not in a]
     for place, d in sorted(zip(b, a, strict=True)):
         dims.insert(place, d)
-    return permute_dims(input, tuple(dims[:ndim]))
+    return _permute(input, tuple(dims[:ndim]))
 
 
 @function(method=True)
@@ -111,19 +111,19 @@ def adjoint(input):
 def _matrix_transpose(name, input):
     ndim = input._spec.ndim
     if not ndim:
-        return permute_dims(input, (), "Transpose")
+        return _permute(input, (), "Transpose")
     if ndim < 2:
         raise RuntimeError(
             f"tensor.{name} is only supported on matrices or batches of matrices. Got {ndim}-D "
             "tensor."
         )
-    return permute_dims(input, (*range(ndim - 2), ndim - 1, ndim - 2), "Transpose")
+    return _permute(input, (*range(ndim - 2), ndim - 1, ndim - 2), "Transpose")
 
 
 @function(property=True, public=False)
 def T(input):
     """The dims in reverse order."""
-    return permute_dims(input, tuple(range(input._spec.ndim - 1, -1, -1)))
+    return _permute(input, tuple(range(input._spec.ndim - 1, -1, -1)))
 
 
 @function(property=True, public=False)

@@ -133,10 +133,10 @@ def _view_samples(make):
 
 
 @op(
-    name="_view", view=True, samples=_view_samples,
+    view=True, samples=_view_samples,
     infer=lambda input, *, shape, named: input.like(shape),
 )  # fmt: skip
-def view_shape(xp, input, *, shape, named=None):
+def _view(xp, input, *, shape, named=None):
     """View in another shape, if the strides allow it. The node's name is ``named``."""
     if input.flags.c_contiguous or viewable(input.shape, input.strides, shape):
         return input.reshape(shape)
@@ -147,19 +147,19 @@ def view_shape(xp, input, *, shape, named=None):
     )
 
 
-view_shape.vjp("input")(_view_rule)
+_view.vjp("input")(_view_rule)
 
 
 @op(
-    name="_reshape_copy", half="exact", samples=_view_samples,
+    half="exact", samples=_view_samples,
     infer=lambda input, *, shape: input.like(shape),
 )  # fmt: skip
-def reshape_copy(xp, out, input, *, shape):
+def _reshape_copy(xp, out, input, *, shape):
     """Copy in another shape."""
     xp.copyto(out.reshape(input.shape), input)
 
 
-reshape_copy.vjp("input")(_view_rule)
+_reshape_copy.vjp("input")(_view_rule)
 
 
 def _view_dtype_infer(input, *, dtype):
@@ -185,8 +185,8 @@ def _view_dtype_samples(make):
         yield (make(*shape),), {"dtype": float64}
 
 
-@op(name="_view_dtype", view=True, infer=_view_dtype_infer, samples=_view_dtype_samples)
-def view_dtype(xp, input, *, dtype):
+@op(view=True, infer=_view_dtype_infer, samples=_view_dtype_samples)
+def _view_dtype(xp, input, *, dtype):
     """View the bytes as elements of another dtype."""
     resized = input.dtype.itemsize != dtype.itemsize
     known = input.size or xp is np  # CuPy's empty arrays have any strides
@@ -212,9 +212,9 @@ def view(input, *shape, dtype=None, size=None):
         RuntimeError: The strides do not allow it; use ``reshape``.
     """
     if dtype is not None or (len(shape) == 1 and _is_dtype(shape[0])):
-        return view_dtype(input, as_dtype(shape[0] if dtype is None else dtype))
+        return _view_dtype(input, as_dtype(shape[0] if dtype is None else dtype))
     wanted = sizes(shape if size is None else size)
-    return view_shape(input, resolve("view", wanted, input._spec.numel))
+    return _view(input, resolve("view", wanted, input._spec.numel))
 
 
 def _is_dtype(value):
@@ -239,8 +239,8 @@ def reshape(input, *sizes_, shape=None):
     wanted = resolve("reshape", sizes(sizes_ if shape is None else shape), input._spec.numel)
     array = input._array
     if array.flags.c_contiguous or viewable(array.shape, array.strides, wanted):
-        return view_shape(input, wanted)
-    return reshape_copy(input, wanted)
+        return _view(input, wanted)
+    return _reshape_copy(input, wanted)
 
 
 @function(method=True, public=False)
@@ -279,7 +279,7 @@ def unflatten(input, dim, sizes):
 @function(method=True)
 def ravel(input):
     """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
-    return view_shape(input.contiguous(), (input.numel(),))
+    return _view(input.contiguous(), (input.numel(),))
 
 
 @function(method=True)
@@ -287,10 +287,10 @@ def squeeze(input, dim=None):
     """Remove dims of size 1: all of them, or those among ``dim`` (an int or several)."""
     shape = input.shape
     if dim is None:
-        return view_shape(input, tuple([n for n in shape if n != 1]), "Squeeze")
+        return _view(input, tuple([n for n in shape if n != 1]), "Squeeze")
     dims = normal_dims("squeeze", dim, len(shape))
     kept = tuple([n for k, n in enumerate(shape) if n != 1 or k not in dims])
-    return view_shape(input, kept, "Squeeze")
+    return _view(input, kept, "Squeeze")
 
 
 @function(method=True)
@@ -298,4 +298,4 @@ def unsqueeze(input, dim):
     """Insert a dimension of size 1."""
     shape = input._spec.shape
     d = normal_dim("unsqueeze", dim, len(shape) + 1)
-    return view_shape(input, (*shape[:d], 1, *shape[d:]), "Unsqueeze")
+    return _view(input, (*shape[:d], 1, *shape[d:]), "Unsqueeze")

@@ -16,7 +16,7 @@ from ...autograd.node import Node, attach, edge_to
 from ...dtypes import INT
 from ...modes import local
 from ...tensor import Tensor
-from ..manipulation.cat import cat_along
+from ..manipulation.cat import _cat
 from ..registry import function, op
 from .reshape import normal_dim
 
@@ -35,17 +35,17 @@ def _select_samples(make):
     yield (make(0, 3), 2), {"dim": 1}
 
 
-@op(name="_select", view=True, infer=_select_infer, samples=_select_samples)
-def select_index(xp, input, index, *, dim, named=None):
+@op(view=True, infer=_select_infer, samples=_select_samples)
+def _select(xp, input, index, *, dim, named=None):
     """Select one index of a dim, which is removed. The node's name is ``named``."""
     if dim:
         return input[(*(slice(None),) * dim, index, ...)]
     return input[index, ...]  # with the dots a 0-d result is a view, too
 
 
-@select_index.vjp("input")
+@_select.vjp("input")
 def _(g, index, input_spec, dim):
-    return amid_zeros(g.unsqueeze(dim), index, dim=dim, size=input_spec.shape[dim])
+    return _amid_zeros(g.unsqueeze(dim), index, dim=dim, size=input_spec.shape[dim])
 
 
 def _narrow_infer(input, start, *, dim, length, named):
@@ -60,17 +60,17 @@ def _narrow_samples(make):
     yield (make(0, 2), 1), {"dim": 1, "length": 1}
 
 
-@op(name="_narrow", view=True, infer=_narrow_infer, samples=_narrow_samples)
-def narrow_range(xp, input, start, *, dim, length, named=None):
+@op(view=True, infer=_narrow_infer, samples=_narrow_samples)
+def _narrow(xp, input, start, *, dim, length, named=None):
     """Narrow one dim to a range. The node's name is ``named``."""
     if dim:
         return input[(*(slice(None),) * dim, slice(start, start + length))]
     return input[start : start + length]
 
 
-@narrow_range.vjp("input")
+@_narrow.vjp("input")
 def _(g, start, input_spec, dim):
-    return amid_zeros(g, start, dim=dim, size=input_spec.shape[dim])
+    return _amid_zeros(g, start, dim=dim, size=input_spec.shape[dim])
 
 
 def _amid_infer(input, start, *, dim, size):
@@ -84,8 +84,8 @@ def _amid_samples(make):
     yield (make(0, 2), 1), {"dim": 0, "size": 3}
 
 
-@op(name="_amid_zeros", infer=_amid_infer, half="exact", samples=_amid_samples)
-def amid_zeros(xp, out, input, start, *, dim, size):
+@op(infer=_amid_infer, half="exact", samples=_amid_samples)
+def _amid_zeros(xp, out, input, start, *, dim, size):
     """Embed the input as a range of a longer dim of zeros."""
     head = (slice(None),) * dim
     stop = start + input.shape[dim]
@@ -96,9 +96,9 @@ def amid_zeros(xp, out, input, start, *, dim, size):
         out[(*head, slice(stop, None))] = 0
 
 
-@amid_zeros.vjp("input")
+@_amid_zeros.vjp("input")
 def _(g, start, input_spec, dim):
-    return narrow_range(g, start, dim, input_spec.shape[dim])
+    return _narrow(g, start, dim, input_spec.shape[dim])
 
 
 # Any basic index: ints, (start, stop, step), None
@@ -130,17 +130,17 @@ def _slice_samples(make):
 
 
 @op(
-    name="_slice", view=True, samples=_slice_samples,
+    view=True, samples=_slice_samples,
     infer=lambda input, *, key: input.like(_slice_shape(input.shape, key)),
 )  # fmt: skip
-def slice_view(xp, input, *, key):
+def _slice(xp, input, *, key):
     """Apply a basic index; ``key`` holds ints, None and (start, stop, step), within bounds."""
     return input[_decoded(key)]
 
 
-@slice_view.vjp("input")
+@_slice.vjp("input")
 def _(g, input_spec, key):
-    return slice_amid_zeros(g, key=key, shape=tuple(input_spec.shape))
+    return _slice_amid_zeros(g, key=key, shape=tuple(input_spec.shape))
 
 
 def _slice_amid_samples(make):
@@ -152,18 +152,18 @@ def _slice_amid_samples(make):
 
 
 @op(
-    name="_slice_amid_zeros", half="exact", samples=_slice_amid_samples,
+    half="exact", samples=_slice_amid_samples,
     infer=lambda input, *, key, shape: input.like(shape),
 )  # fmt: skip
-def slice_amid_zeros(xp, out, input, *, key, shape):
+def _slice_amid_zeros(xp, out, input, *, key, shape):
     """Embed the input at a basic index into zeros: backward of slicing."""
     out.fill(0)
     out[_decoded(key)] = input
 
 
-@slice_amid_zeros.vjp("input")
+@_slice_amid_zeros.vjp("input")
 def _(g, key):
-    return slice_view(g, key)
+    return _slice(g, key)
 
 
 # What users call
@@ -190,7 +190,7 @@ def select(input, dim, index):
     if not input.ndim:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
     d = normal_dim("select", dim, input.ndim)
-    return select_index(input, in_range("select(): ", index, d, input.shape[d]), d)
+    return _select(input, in_range("select(): ", index, d, input.shape[d]), d)
 
 
 @function(method=True)
@@ -217,7 +217,7 @@ def narrow(input, dim, start, length):
             f"start ({begin}) + length ({length}) exceeds dimension size ({size}). "
             "Pass a shorter length."
         )
-    return narrow_range(input, begin, d, length)
+    return _narrow(input, begin, d, length)
 
 
 class SplitNode(Node):
@@ -247,14 +247,14 @@ class SplitNode(Node):
         here = [k for k, g in enumerate(grads) if g is not None]
         parts = [g if g is None or not self.unbound else g.unsqueeze(dim) for g in grads]
         if 2 * len(here) <= len(grads):
-            found = [amid_zeros(parts[k], self.starts[k], dim=dim, size=size) for k in here]
+            found = [_amid_zeros(parts[k], self.starts[k], dim=dim, size=size) for k in here]
             return [sum(found[1:], found[0]) if found else None]
         ends = [*self.starts[1:], size]
         for k, g in enumerate(parts):
             if g is None:
                 shape = (*spec.shape[:dim], ends[k] - self.starts[k], *spec.shape[dim + 1 :])
                 parts[k] = zeros_of(spec.like(shape))
-        return [cat_along(*parts, dim=dim)]
+        return [_cat(*parts, dim=dim)]
 
 
 def _joined(input, parts, dim, starts, unbound=False):
@@ -270,7 +270,7 @@ def _joined(input, parts, dim, starts, unbound=False):
 
 def _ranges(input, dim, lengths, named="Slice"):
     starts = [0, *accumulate(lengths)][: len(lengths)]
-    parts = [narrow_range(input, k, dim, n, named) for k, n in zip(starts, lengths, strict=True)]
+    parts = [_narrow(input, k, dim, n, named) for k, n in zip(starts, lengths, strict=True)]
     return _joined(input, parts, dim, starts)
 
 
@@ -347,7 +347,7 @@ def tensor_split(input, indices_or_sections, dim=0):
         small, extra = divmod(n, given)
         return _ranges(input, d, [small + (k < extra) for k in range(given)])
     cuts = [0, *[slice(int(k)).indices(n)[1] for k in given], n]
-    return tuple(narrow_range(input, a, d, max(b - a, 0)) for a, b in pairwise(cuts))
+    return tuple(_narrow(input, a, d, max(b - a, 0)) for a, b in pairwise(cuts))
 
 
 def _numbered_split(name, least, dim_of):
@@ -385,6 +385,4 @@ def unbind(input, dim=0):
         raise IndexError("Dimension specified as 0 but tensor has no dimensions: unbind needs one.")
     d = normal_dim("unbind", dim, input.ndim)
     starts = list(range(input.shape[d]))
-    return _joined(
-        input, [select_index(input, k, d, "Unbind") for k in starts], d, starts, unbound=True
-    )
+    return _joined(input, [_select(input, k, d, "Unbind") for k in starts], d, starts, unbound=True)

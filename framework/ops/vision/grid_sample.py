@@ -166,10 +166,10 @@ def _flops(first, grid, *rest, mode, **_):
 
 
 @op(
-    name="_grid_sample", infer=_image_infer, scratch=("tile",), layout=contiguous,
+    infer=_image_infer, scratch=("tile",), layout=contiguous,
     samples=_image_samples, flops=_flops,
 )  # fmt: skip
-def images(xp, out, tile, input, grid, *, mode, padding, align):
+def _grid_sample(xp, out, tile, input, grid, *, mode, padding, align):
     """Compute weighted sums of the elements of ``input`` around each position of ``grid``."""
     for x, to, some, taps in _walk(xp, tile, input, out, grid, mode, padding, align):
         to.fill(0)
@@ -221,22 +221,22 @@ def _places(grid):
     return grid.reshape(grid.shape[0], prod(grid.shape[1:-1]), grid.shape[-1])
 
 
-_compiled_images(images, "image", 0)
+_compiled_images(_grid_sample, "image", 0)
 
 
-@images.composite
+@_grid_sample.composite
 def _(input, grid, *, mode, padding, align):
     return composed(input, grid, mode, padding, align)
 
 
-@images.vjp("input")
+@_grid_sample.vjp("input")
 def _(g, grid, input_spec, mode, padding, align):
-    return image_gradients(g, grid, mode, padding, align, tuple(input_spec.shape[2:]))
+    return _grid_sample_image_grad(g, grid, mode, padding, align, tuple(input_spec.shape[2:]))
 
 
-@images.vjp("grid")
+@_grid_sample.vjp("grid")
 def _(g, input, grid, mode, padding, align):
-    return grid_gradients(g, input, grid, mode, padding, align)
+    return _grid_sample_grid_grad(g, input, grid, mode, padding, align)
 
 
 def _image_grad_samples(make):
@@ -245,13 +245,13 @@ def _image_grad_samples(make):
 
 
 @op(
-    name="_grid_sample_image_grad", scratch=("tile",), layout=contiguous,
+    scratch=("tile",), layout=contiguous,
     samples=_image_grad_samples, infer=lambda grad, grid, *, sizes, **_: (
         grad.like((*grad.shape[:2], *sizes)), grad.like((min(_positions(grid), thresholds.TILE),))
     ),
     flops=_flops,
 )  # fmt: skip
-def image_gradients(xp, out, tile, grad, grid, *, mode, padding, align, sizes):
+def _grid_sample_image_grad(xp, out, tile, grad, grid, *, mode, padding, align, sizes):
     """Backward of grid_sample for the input."""
     out.fill(0)
     count = _positions(grid)
@@ -267,7 +267,7 @@ def image_gradients(xp, out, tile, grad, grid, *, mode, padding, align, sizes):
                     scatter_add(xp, image[c], (index,), some)
 
 
-_compiled_images(image_gradients, "image_grad", 0)
+_compiled_images(_grid_sample_image_grad, "image_grad", 0)
 
 
 def _grid_grad_samples(make):
@@ -276,11 +276,11 @@ def _grid_grad_samples(make):
 
 
 @op(
-    name="_grid_sample_grid_grad", scratch=("tile",), layout=contiguous,
+    scratch=("tile",), layout=contiguous,
     samples=_grid_grad_samples, infer=lambda grad, input, grid, **_: (grid, _tile(input, grid)),
     flops=lambda grad, input, grid, **how: _flops(input, grid, **how),
 )  # fmt: skip
-def grid_gradients(xp, out, tile, grad, input, grid, *, mode, padding, align):
+def _grid_sample_grid_grad(xp, out, tile, grad, input, grid, *, mode, padding, align):
     """Backward of grid_sample for the grid."""
     out.fill(0)
     nd = grid.shape[-1]
@@ -300,7 +300,7 @@ def grid_gradients(xp, out, tile, grad, input, grid, *, mode, padding, align):
             n, start = n + 1, 0
 
 
-_compiled_images(grid_gradients, "grid_grad", 1)
+_compiled_images(_grid_sample_grid_grad, "grid_grad", 1)
 
 
 @function(public=False, autocast={"cpu": "float32", "cuda": "promote"})
@@ -340,4 +340,4 @@ def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corner
         )
     align = default_align() if align_corners is None else bool(align_corners)
     check_grid(input, grid, mode)
-    return images(input, grid, mode=mode, padding=padding_mode, align=align)
+    return _grid_sample(input, grid, mode=mode, padding=padding_mode, align=align)

@@ -42,10 +42,10 @@ def _sample_samples(make):
 
 
 @op(
-    name="_taps", infer=_sample_infer, scratch=("taken",), layout=contiguous,
+    infer=_sample_infer, scratch=("taken",), layout=contiguous,
     samples=_sample_samples, flops=lambda input, weight, index: 2 * input.shape[1] * index.numel,
 )  # fmt: skip
-def sample(xp, out, taken, input, weight, index):
+def _taps(xp, out, taken, input, weight, index):
     """``out[n, c, p] = sum_k weight[n, k, p] * input[n, c, index[n, k, p]]``."""
     out.fill(0)
     for n in range(index.shape[0]):
@@ -68,17 +68,17 @@ def _compiled_taps(op, name):
     compiled_rows(op, f"embedding:{name}", when=fits, arguments=arguments)
 
 
-_compiled_taps(sample, "taps")
+_compiled_taps(_taps, "taps")
 
 
-@sample.vjp("input")
+@_taps.vjp("input")
 def _(g, weight, index, input_spec):
-    return scatter_taps(g, weight, index, input_spec.shape[2])
+    return _taps_spread(g, weight, index, input_spec.shape[2])
 
 
-@sample.vjp("weight")
+@_taps.vjp("weight")
 def _(g, input, index):
-    return agreement(input, g, index)
+    return _taps_agreement(input, g, index)
 
 
 def _scatter_infer(grad, weight, index, *, size):
@@ -93,11 +93,11 @@ def _scatter_samples(make):
 
 
 @op(
-    name="_taps_spread", infer=_scatter_infer, scratch=("product",), layout=contiguous,
+    infer=_scatter_infer, scratch=("product",), layout=contiguous,
     samples=_scatter_samples,
     flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
 )  # fmt: skip
-def scatter_taps(xp, out, product, grad, weight, index, *, size):
+def _taps_spread(xp, out, product, grad, weight, index, *, size):
     """Add each gradient, times its weight, to the elements it was made of."""
     out.fill(0)
     for n in range(index.shape[0]):
@@ -107,17 +107,17 @@ def scatter_taps(xp, out, product, grad, weight, index, *, size):
                 scatter_add(xp, out[n, c], (index[n, k],), product)
 
 
-_compiled_taps(scatter_taps, "taps_spread")
+_compiled_taps(_taps_spread, "taps_spread")
 
 
-@scatter_taps.vjp("grad")
+@_taps_spread.vjp("grad")
 def _(g, weight, index):
-    return sample(g, weight, index)
+    return _taps(g, weight, index)
 
 
-@scatter_taps.vjp("weight")
+@_taps_spread.vjp("weight")
 def _(g, grad, index):
-    return agreement(g, grad, index)
+    return _taps_agreement(g, grad, index)
 
 
 def _agreement_infer(input, grad, index):
@@ -131,10 +131,10 @@ def _agreement_samples(make):
 
 
 @op(
-    name="_taps_agreement", infer=_agreement_infer, scratch=("taken",), layout=contiguous,
+    infer=_agreement_infer, scratch=("taken",), layout=contiguous,
     samples=_agreement_samples, flops=lambda input, grad, index: 2 * input.shape[1] * index.numel,
 )  # fmt: skip
-def agreement(xp, out, taken, input, grad, index):
+def _taps_agreement(xp, out, taken, input, grad, index):
     """``out[n, k, p] = sum_c input[n, c, index[n, k, p]] * grad[n, c, p]``."""
     for n in range(index.shape[0]):
         for k in range(index.shape[1]):
@@ -143,17 +143,17 @@ def agreement(xp, out, taken, input, grad, index):
             xp.sum(taken, axis=0, out=out[n, k])
 
 
-_compiled_taps(agreement, "taps_agreement")
+_compiled_taps(_taps_agreement, "taps_agreement")
 
 
-@agreement.vjp("input")
+@_taps_agreement.vjp("input")
 def _(g, grad, index, input_spec):
-    return scatter_taps(grad, g, index, input_spec.shape[2])
+    return _taps_spread(grad, g, index, input_spec.shape[2])
 
 
-@agreement.vjp("grad")
+@_taps_agreement.vjp("grad")
 def _(g, input, index):
-    return sample(input, g, index)
+    return _taps(input, g, index)
 
 
 # Positions
@@ -264,7 +264,7 @@ def composed(input, grid, mode, padding, align):
     sizes = tuple(input.shape[2:])
     index, weight, lost = _grid_taps(grid, sizes, mode, padding, align)
     flat = input.reshape(*input.shape[:2], prod(sizes))
-    out = sample(flat, weight, index)
+    out = _taps(flat, weight, index)
     if lost is not None:
         out = out + lost.unsqueeze(1)
     return out.reshape(*input.shape[:2], *grid.shape[1:-1])
@@ -336,10 +336,10 @@ def _affine_samples(make):
 
 
 @op(
-    name="_affine_grid", infer=_affine_infer, samples=_affine_samples,
+    infer=_affine_infer, samples=_affine_samples,
     flops=lambda theta, *, sizes, align: 2 * theta.numel * prod(sizes),
 )  # fmt: skip
-def affine(xp, out, theta, *, sizes, align):
+def _affine_grid(xp, out, theta, *, sizes, align):
     """``theta`` times (x, y, 1), or (x, y, z, 1), at every place of an image of ``sizes``."""
     nd, batch = len(sizes), theta.shape[0]
     for d in range(nd):
@@ -364,7 +364,7 @@ def _edges(n, align):
     return (-1.0, 1.0, n) if align else (-(n - 1) / n, (n - 1) / n, n)
 
 
-@affine.vjp("theta")
+@_affine_grid.vjp("theta")
 def _(g, sizes, align):
     nd = len(sizes)
     rows = g.reshape(g.shape[0], prod(sizes), nd)
@@ -420,4 +420,4 @@ def affine_grid(theta, size, align_corners=None):
         )
     elif min(size) <= 0:
         raise ValueError(f"Expected non-zero, positive output size. Got {size}")
-    return affine(theta, sizes=size[2:], align=align)
+    return _affine_grid(theta, sizes=size[2:], align=align)

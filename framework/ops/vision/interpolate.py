@@ -142,11 +142,11 @@ def _resize_samples(make):
 
 
 @op(
-    name="_resize", infer=_resize_infer, scratch=("term",), layout=contiguous,
+    infer=_resize_infer, scratch=("term",), layout=contiguous,
     samples=_resize_samples,
     flops=lambda input, *, dim, size, **_: 4 * input.numel // max(1, input.shape[dim]) * size,
 )  # fmt: skip
-def resize(xp, out, term, input, *, dim, size, kind, align, scale, back):
+def _resize(xp, out, term, input, *, dim, size, kind, align, scale, back):
     """Resize one dim; ``back`` applies the adjoint of resizing from ``size``."""
     real = np.float64 if input.dtype.itemsize == 8 else np.float32
     n = input.shape[dim]
@@ -167,7 +167,7 @@ def resize(xp, out, term, input, *, dim, size, kind, align, scale, back):
             xp.add(out, term, out=out)
 
 
-@resize.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+@_resize.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, term, input, *, dim, size, kind, align, scale, back):
     from ...kernels.cpu import embedding
 
@@ -184,9 +184,9 @@ def _(xp, out, term, input, *, dim, size, kind, align, scale, back):
     parallel_rows(lambda *c: embedding.resize(*c, at, weights), out.size, count, *cubes)
 
 
-@resize.vjp("input")
+@_resize.vjp("input")
 def _(g, input_spec, dim, kind, align, scale, back):
-    return resize(g, dim, input_spec.shape[dim], kind, align, scale, not back)
+    return _resize(g, dim, input_spec.shape[dim], kind, align, scale, not back)
 
 
 _KINDS = {
@@ -317,14 +317,14 @@ def interpolate(
     # The dim that shrinks most goes first: less to do for the others.
     for d in sorted(range(input.ndim - 2), key=lambda d: sizes[d] / input.shape[d + 2]):
         if sizes[d] != input.shape[d + 2] or scales[d] not in (None, 1.0):
-            out = resize(out, d + 2, sizes[d], kind, bool(align_corners), scales[d], False)
+            out = _resize(out, d + 2, sizes[d], kind, bool(align_corners), scales[d], False)
     return out.clone() if out is input else out
 
 
 def _resized_bytes(input, dim, size, kind, align, scale):
     # As PyTorch: weights are fixed-point numbers, each dim is rounded by itself, halves up. Sums of
     # such products are exact in float64.
-    wide = resize(input.double(), dim, size, "fixed " + kind, align, scale, False)
+    wide = _resize(input.double(), dim, size, "fixed " + kind, align, scale, False)
     return (wide + 0.5).floor().clamp(0, 255).to(uint8)
 
 

@@ -140,7 +140,7 @@ def binomial(count: Any, prob: Any, generator: Any = None) -> Any:
             f"binomial: Found dtype {prob.dtype} but expected {count.dtype}. Convert one by .to()."
         )
     count, prob = _lt.broadcast_tensors(count, prob)
-    found: Any = draws.binomial(count, prob, draws.place_for(count, generator))
+    found: Any = draws._binomial(count, prob, draws.place_for(count, generator))
     return found
 
 

@@ -164,7 +164,7 @@ if len(sys.argv) > 1:  # an upgrade, while the process runs
     source.write_text(source.read_text().replace(*sys.argv[1:]))
 x = np.ones(64, np.float32)
 out = np.empty_like(x)
-OPS["silu"].formula.variant({}).loop(out, x)
+OPS["_silu"].formula.variant({}).loop(out, x)
 print(out[0])
 """
 

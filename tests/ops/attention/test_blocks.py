@@ -10,8 +10,8 @@ import lowtide.nn.functional as F
 from lowtide.framework.kernels.cpu import attention_blocks as blocks
 from lowtide.framework.kernels.cpu.support import work_pool
 from lowtide.framework.kernels.runtime import threads, thresholds
-from lowtide.framework.ops.attention.sdpa import attend
-from lowtide.framework.ops.attention.sdpa_backward import attend_grad
+from lowtide.framework.ops.attention.sdpa import _attention
+from lowtide.framework.ops.attention.sdpa_backward import _attention_grad
 
 pytestmark = pytest.mark.skipif(
     blocks.function() == 0, reason="the BLAS of this NumPy has no function of that name"
@@ -37,10 +37,10 @@ def small(request, monkeypatch):
     monkeypatch.setattr(thresholds, "PRODUCT", 1)
     if "lines" in request.fixturenames and request.getfixturevalue("lines"):
         monkeypatch.setattr(thresholds, "TILE_BYTES", 1)  # blocks of 32 rows
-    for op in (attend, attend_grad):
+    for op in (_attention, _attention_grad):
         op.op.plans.clear()
     yield
-    for op in (attend, attend_grad):
+    for op in (_attention, _attention_grad):
         op.op.plans.clear()
 
 

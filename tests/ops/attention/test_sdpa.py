@@ -6,8 +6,8 @@ import pytest
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.kernels.runtime import thresholds
-from lowtide.framework.ops.attention.sdpa import attend, plain
-from lowtide.framework.ops.attention.sdpa_backward import attend_grad
+from lowtide.framework.ops.attention.sdpa import _attention, plain
+from lowtide.framework.ops.attention.sdpa_backward import _attention_grad
 from lowtide.framework.random.philox import Rng
 from lowtide.nn import functional as F
 
@@ -27,10 +27,10 @@ def inputs(rows=37, columns=41, heads=(6, 3)):
 @pytest.fixture(params=[1, 1 << 14, 1 << 20])
 def tile(request, monkeypatch):
     monkeypatch.setattr(thresholds, "TILE_BYTES", request.param)
-    for op in (attend, attend_grad):
+    for op in (_attention, _attention_grad):
         op.op.plans.clear()
     yield request.param
-    for op in (attend, attend_grad):
+    for op in (_attention, _attention_grad):
         op.op.plans.clear()
 
 
@@ -41,7 +41,7 @@ def test_blocks_equal_the_plain_definition(tile, p, causal):
     mask = None if causal else numbers(2, 1, 1, 41, seed=3)
     rng = Rng(5, 9) if p else None
     sources = [q, k, v] if mask is None else [q, k, v, mask]
-    out = attend(q, k, v, mask, rng, p, causal, 0.4)
+    out = _attention(q, k, v, mask, rng, p, causal, 0.4)
     expected = plain(q, k, v, mask, rng, p, causal, 0.4)
     np.testing.assert_allclose(
         out.detach().numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12

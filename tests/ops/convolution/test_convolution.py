@@ -43,7 +43,7 @@ def test_workspace_does_not_grow_with_the_batch():
     sizes = []
     for batch in (64, 640):
         x, w = (lt.tensor(np.zeros(s)) for s in ((batch, 16, 32, 32), (8, 16, 3, 3)))
-        sizes.append(primitives.conv.op.infer(x._spec, w._spec, None, **spec)[1].nbytes)
+        sizes.append(primitives._conv.op.infer(x._spec, w._spec, None, **spec)[1].nbytes)
     assert sizes[0] == sizes[1] <= 2 * thresholds.TILE_BYTES * threads.LIMIT
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.ops.elementwise.arithmetic import divide_true, minus, mul, plus
+from lowtide.framework.ops.elementwise.arithmetic import _add, _div, _sub, mul
 
 FOUR = [
-    (lambda a, b: a + b, plus), (lambda a, b: a - b, minus), (lambda a, b: a * b, mul),
-    (lambda a, b: a / b, divide_true),
+    (lambda a, b: a + b, _add), (lambda a, b: a - b, _sub), (lambda a, b: a * b, mul),
+    (lambda a, b: a / b, _div),
 ]  # fmt: skip
 
 

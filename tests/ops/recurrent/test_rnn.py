@@ -7,9 +7,9 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.ops.recurrent.gru import gru_sequence
-from lowtide.framework.ops.recurrent.lstm import lstm_sequence
-from lowtide.framework.ops.recurrent.rnn import joined, rnn_sequence, steps
+from lowtide.framework.ops.recurrent.gru import _gru
+from lowtide.framework.ops.recurrent.lstm import _lstm
+from lowtide.framework.ops.recurrent.rnn import _rnn, joined, steps
 from lowtide.nn.utils import rnn
 
 KINDS = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -30,10 +30,10 @@ def weights(kind, features=D, hidden=H, dtype=lt.float64):
 def run(kind, x, w, states=(), runs=None, reverse=False):
     given = {"runs": runs, "reverse": reverse}
     if kind == "LSTM":
-        return lstm_sequence(x, *w, None, *(states or (None, None)), **given)
+        return _lstm(x, *w, None, *(states or (None, None)), **given)
     if kind == "GRU":
-        return gru_sequence(x, *w, *(states or (None,)), **given)
-    return rnn_sequence(x, *w, *(states or (None,)), **given, squash=True)
+        return _gru(x, *w, *(states or (None,)), **given)
+    return _rnn(x, *w, *(states or (None,)), **given, squash=True)
 
 
 def values(t):
@@ -227,7 +227,7 @@ def test_mistakes_are_named(change, message):
 def test_a_projection_must_fit():
     w = weights("LSTM")
     with pytest.raises(RuntimeError, match=r"needs w_hr \(6, 6\)|beside 6 cells"):
-        lstm_sequence(numbers(T, N, D), *w, numbers(2, H), None, None, runs=None, reverse=False)
+        _lstm(numbers(T, N, D), *w, numbers(2, H), None, None, runs=None, reverse=False)
 
 
 def test_a_length_beyond_the_input_is_refused():

@@ -9,7 +9,7 @@ import lowtide as lt
 from lowtide.framework.kernels.cpu import recurrent_sequence as sequence
 from lowtide.framework.kernels.cpu.support import work_pool
 from lowtide.framework.kernels.runtime import threads
-from lowtide.framework.ops.recurrent.lstm import lstm_sequence
+from lowtide.framework.ops.recurrent.lstm import _lstm
 from lowtide.framework.ops.recurrent.rnn import LINES, panel
 
 
@@ -29,7 +29,7 @@ def arguments(steps, batch, features, hidden, dtype, states=True, biases=True):
 
 def learned(given, reverse, outputs=(0, 1, 2)):
     """All results, and the gradients of some of them."""
-    results = lstm_sequence(*given, None, reverse)
+    results = _lstm(*given, None, reverse)
     loss = sum((results[k] * (k + 1)).sin().sum() for k in outputs)
     wanted = [a for a in given if a is not None]
     return [t.detach().numpy() for t in (*results, *lt.autograd.grad(loss, wanted))]
@@ -72,7 +72,7 @@ def test_sizes_of_workspace_are_those_of_the_kernel():
 
 def test_a_second_backward_gives_the_same():
     given = arguments(5, 8, 4, 24, lt.float32)
-    out = lstm_sequence(*given, None, False)[0]
+    out = _lstm(*given, None, False)[0]
     wanted = [a for a in given if a is not None]
     first = lt.autograd.grad(out.sum(), wanted, retain_graph=True)
     for a, b in zip(first, lt.autograd.grad(out.sum(), wanted), strict=True):

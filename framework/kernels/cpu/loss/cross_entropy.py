@@ -4,7 +4,7 @@ Classes lie along rows (``rows``), or along the middle of (examples, classes, po
 image's do (``planes``); then a tile of positions goes through its classes together. Of the
 exponentials no more exist at a time than a tile. ``weight`` is (1, classes) or (1, 0).
 
-``cross_entropy_rows`` in ``ops/loss/cross_entropy.py`` says what is computed; class numbers are
+``_cross_entropy`` in ``ops/loss/cross_entropy.py`` says what is computed; class numbers are
 checked before.
 """
 
