@@ -58,10 +58,14 @@ def resnet(lib, depth=4, width=16, batch=16):
     nn, F = lib.nn, lib.nn.functional
 
     def block(inputs, outputs, stride):
-        parts = nn.ModuleList([
-            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs),
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs),
-        ])  # fmt: skip
+        parts = nn.ModuleList(
+            [
+                nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+            ]
+        )
         if stride != 1 or inputs != outputs:
             parts.append(nn.Conv2d(inputs, outputs, 1, stride, bias=False))
 
@@ -190,9 +194,12 @@ def torch_schemes(torch):
     checkpoint = importlib.import_module("torch.utils.checkpoint")
     aten = torch.ops.aten
     heavy = {
-        aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default,
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.convolution.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
-    }  # fmt: skip
+    }
 
     def policy(ctx, op, *args, **kwargs):
         kinds = checkpoint.CheckpointPolicy

@@ -160,11 +160,13 @@ def run(case: tuple[str, str, str, int, int]) -> dict[str, float]:
     command += [what, framework, backend, str(threads)]
     ranks = [
         subprocess.Popen(
-            command, env=os.environ | place | {"RANK": str(rank)}, text=True,
+            command,
+            env=os.environ | place | {"RANK": str(rank)},
+            text=True,
             stdout=subprocess.PIPE,
         )
         for rank in range(processes)
-    ]  # fmt: skip
+    ]
     said = [rank.communicate(timeout=300)[0] for rank in ranks]
     found: dict[str, float] = json.loads(said[0].splitlines()[-1])
     return found

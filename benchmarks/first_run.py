@@ -73,8 +73,12 @@ def first_run(folder: Path) -> tuple[float, list[dict[str, float]]]:
     for _ in range(2):
         done = subprocess.run(
             [python, "-c", MEASURE],
-            cwd=folder, env=environment, check=True, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         runs.append(json.loads(done.stdout))
     return installed, runs
 

@@ -57,19 +57,27 @@ def measure(name: str, where: lt.device, report: bool) -> dict[str, Any]:
             step()
         print(prof, file=sys.stderr)
     return {
-        "real": real, "predicted": predicted, "before": before, "after": after,
+        "real": real,
+        "predicted": predicted,
+        "before": before,
+        "after": after,
         "pool_peak": int(backend(where).pool.peak),
-    }  # fmt: skip
+    }
 
 
 def line(name: str, found: dict[str, Any]) -> str:
     """A line of the table."""
     real, predicted, after = found["real"], found["predicted"], found["after"]
     numbers = [
-        real["peak"], predicted["peak"] - real["peak"], predicted["end"] - real["end"],
-        after["live"], after["used"], after["reserved"],
-        after.get("driver_used", 0), after.get("runtime_used", 0),
-    ]  # fmt: skip
+        real["peak"],
+        predicted["peak"] - real["peak"],
+        predicted["end"] - real["end"],
+        after["live"],
+        after["used"],
+        after["reserved"],
+        after.get("driver_used", 0),
+        after.get("runtime_used", 0),
+    ]
     return f"{name:12}" + "".join(f"{n:14,}" for n in numbers)
 
 

@@ -29,9 +29,14 @@ from lowtide.checkpointing import offload
 SIZES = {
     "small": {"depth": 4, "width": 128, "heads": 4, "batch": 4, "length": 64, "vocabulary": 256},
     "large": {
-        "depth": 12, "width": 1024, "heads": 16, "batch": 8, "length": 1024, "vocabulary": 8192,
+        "depth": 12,
+        "width": 1024,
+        "heads": 16,
+        "batch": 8,
+        "length": 1024,
+        "vocabulary": 8192,
     },
-}  # fmt: skip
+}
 
 
 def around(make):
@@ -139,9 +144,12 @@ def main():
         seconds = statistics.median(timed[name])
         ratio = statistics.median(t / p for t, p in zip(timed[name], timed["plain"], strict=True))
         stored[name] = {
-            "peak_bytes": peak, "host_bytes": host, "kept_bytes": kept,
-            "seconds": seconds, "ratio": ratio,
-        }  # fmt: skip
+            "peak_bytes": peak,
+            "host_bytes": host,
+            "kept_bytes": kept,
+            "seconds": seconds,
+            "ratio": ratio,
+        }
         rate = 2 * host / seconds / 1e9 if name != "plain" else 0.0
         cells = (peak / 2**20, host / 2**20, kept / 2**20, 1e3 * seconds, ratio, rate)
         print(f"{name:28}" + "".join(f"{c:11.2f}" for c in cells))

@@ -34,9 +34,14 @@ POINTWISE = "abs cos erf exp expm1 log1p neg reciprocal rsqrt sigmoid sin sqrt s
 def conv(kernel, stride=1, groups=1, **options):
     """A convolution of IMAGES that keeps their number of channels."""
     return lambda nn: nn.Conv2d(
-        64, 64, kernel, stride, padding=kernel // 2 * options.get("dilation", 1), groups=groups,
+        64,
+        64,
+        kernel,
+        stride,
+        padding=kernel // 2 * options.get("dilation", 1),
+        groups=groups,
         **options,
-    )  # fmt: skip
+    )
 
 
 def itself(nn):
@@ -85,18 +90,20 @@ LAYERS = {
     "RNN": (lambda nn: nn.RNN(64, 128), (64, 32, 64)),
     "MultiheadAttention": (itself, (8, 128, 256)),
     "TransformerEncoderLayer": (
-        lambda nn: nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True), (8, 128, 256),
+        lambda nn: nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True),
+        (8, 128, 256),
     ),
     "Upsample nearest": (lambda nn: nn.Upsample(scale_factor=2), (16, 64, 16, 16)),
     "Upsample bilinear": (
-        lambda nn: nn.Upsample(scale_factor=2, mode="bilinear"), (16, 64, 16, 16),
+        lambda nn: nn.Upsample(scale_factor=2, mode="bilinear"),
+        (16, 64, 16, 16),
     ),
     "Upsample bicubic": (lambda nn: nn.Upsample(scale_factor=2, mode="bicubic"), (4, 32, 16, 16)),
     "PixelShuffle": (lambda nn: nn.PixelShuffle(2), IMAGES),
     "ZeroPad2d": (lambda nn: nn.ZeroPad2d(1), IMAGES),
     "ReflectionPad2d": (lambda nn: nn.ReflectionPad2d(1), IMAGES),
     "Unfold": (lambda nn: nn.Unfold(3, padding=1), (4, 32, 32, 32)),
-}  # fmt: skip
+}
 
 
 def gates(t, x):

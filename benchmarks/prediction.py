@@ -84,18 +84,30 @@ class Residual(nn.Module):
 @model
 def convolutions():
     net = nn.Sequential(
-        _conv(3, 32), nn.ReLU(inplace=True), nn.MaxPool2d(2), _conv(32, 64),
-        nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 64, 10),
-    )  # fmt: skip
+        _conv(3, 32),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        _conv(32, 64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 64, 10),
+    )
     return classifying(net, 256, 3, 32, 32)
 
 
 @model
 def residual_network():
     net = nn.Sequential(
-        _conv(3, 32), nn.ReLU(), Residual(32, 32, 1), Residual(32, 64, 2), Residual(64, 128, 2),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
-    )  # fmt: skip
+        _conv(3, 32),
+        nn.ReLU(),
+        Residual(32, 32, 1),
+        Residual(32, 64, 2),
+        Residual(64, 128, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
     return classifying(net, 128, 3, 32, 32, make=optim.SGD, momentum=0.9)
 
 

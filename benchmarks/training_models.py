@@ -216,11 +216,15 @@ def mobilenet(lib: Library) -> Any:
             super().__init__()
             wide, self.alike = 4 * n, n == m and stride == 1
             self.body = nn.Sequential(
-                nn.Conv2d(n, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
+                nn.Conv2d(n, wide, 1, bias=False),
+                nn.BatchNorm2d(wide),
+                nn.ReLU6(),
                 nn.Conv2d(wide, wide, 3, stride, 1, groups=wide, bias=False),
-                nn.BatchNorm2d(wide), nn.ReLU6(),
-                nn.Conv2d(wide, m, 1, bias=False), nn.BatchNorm2d(m),
-            )  # fmt: skip
+                nn.BatchNorm2d(wide),
+                nn.ReLU6(),
+                nn.Conv2d(wide, m, 1, bias=False),
+                nn.BatchNorm2d(m),
+            )
 
         def forward(self, x: Any) -> Any:
             return x + self.body(x) if self.alike else self.body(x)

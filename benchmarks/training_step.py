@@ -189,8 +189,17 @@ def row(found: list[Any]) -> list[float]:
 
 
 HEADS = (
-    "ms", "peer ms", "median", "least", "MiB", "peer MiB", "ratio", "ledger", "first s", "peer s",
-)  # fmt: skip
+    "ms",
+    "peer ms",
+    "median",
+    "least",
+    "MiB",
+    "peer MiB",
+    "ratio",
+    "ledger",
+    "first s",
+    "peer s",
+)
 RATIOS = (2, 3, 6)  # of which geometric means are told
 
 
@@ -235,10 +244,11 @@ def main() -> None:
         if any(abs(a - b) > 1e-2 * abs(b) for a, b in zip(ours, theirs, strict=True)):
             print(f"  losses differ: {ours} and {theirs}")
     means = [
-        exp(statistics.fmean(log(line[k]) for line in lines)) if k in RATIOS or k >= len(HEADS)
+        exp(statistics.fmean(log(line[k]) for line in lines))
+        if k in RATIOS or k >= len(HEADS)
         else None
         for k in range(len(heads))
-    ]  # fmt: skip
+    ]
     print(f"{'geometric mean':14}" + "".join(f"{m:10.2f}" if m else " " * 10 for m in means))
     if args.json:
         args.json.write_text(json.dumps(stored, indent=1))

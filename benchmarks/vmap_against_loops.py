@@ -28,9 +28,14 @@ def layers(t, kind):
         return nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64), nn.Linear(64, 10))
     if kind == "convolutional":
         return nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10),
-        )  # fmt: skip
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Linear(256, 10),
+        )
     return nn.Sequential(
         nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True), nn.Linear(64, 10)
     )
@@ -124,9 +129,10 @@ def main():
                 seconds[n].append(time.perf_counter() - start)
         found = {n: statistics.median(s) for n, s in seconds.items()}
         figures[name] = {
-            "seconds": found, "peak": {"vmap": peak(mapped), "loop": peak(loop)},
+            "seconds": found,
+            "peak": {"vmap": peak(mapped), "loop": peak(loop)},
             "times as fast as a loop": found["loop"] / found["vmap"],
-        }  # fmt: skip
+        }
         shown = ", ".join(f"{n} {1e3 * s:.1f} ms" for n, s in found.items())
         peaks = ", ".join(f"{n} {b / 1e6:.1f} MB" for n, b in figures[name]["peak"].items())
         print(f"{name}: {shown}; {found['loop'] / found['vmap']:.1f}x; peak {peaks}")

@@ -108,9 +108,15 @@ ALL = (
 BY_NAME = {t.name: t for t in ALL}
 BY_NUMPY = {t.np: t for t in ALL}
 BY_NAME.update(
-    half=float16, float=float32, double=float64, int=int32, long=int64, short=int16,
-    cfloat=complex64, cdouble=complex128,
-)  # fmt: skip
+    half=float16,
+    float=float32,
+    double=float64,
+    int=int32,
+    long=int64,
+    short=int16,
+    cfloat=complex64,
+    cdouble=complex128,
+)
 globals()["bool"] = bool_  # `dtypes.bool` for pickle and for the face; annotations use builtins
 
 _PYTHON = {bool_.np.type: bool_}
@@ -242,9 +248,13 @@ def can_cast(from_: dtype, to: dtype) -> bool:
 
 
 _RTOL_ATOL = {  # relative, absolute: a few units in the last place after a short reduction
-    "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5), "float32": (1.3e-6, 1e-5),
-    "float64": (1e-7, 1e-7), "complex64": (1.3e-6, 1e-5), "complex128": (1e-7, 1e-7),
-}  # fmt: skip
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+}
 
 
 def tolerance(d: dtype) -> tuple[float, float]:

@@ -60,9 +60,17 @@ class Spec:
     """
 
     __slots__ = (
-        "__weakref__", "block", "device", "dtype", "flat", "nbytes", "ndim", "np_dtype", "numel",
+        "__weakref__",
+        "block",
+        "device",
+        "dtype",
+        "flat",
+        "nbytes",
+        "ndim",
+        "np_dtype",
+        "numel",
         "shape",
-    )  # fmt: skip
+    )
     shape: Size
     dtype: _dtype
     device: _device | None

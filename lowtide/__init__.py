@@ -212,8 +212,14 @@ from lowtide._torch_paths import install as _install_paths
 inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
 
 # PyTorch has averages of models under optim, which may not import modules here
-for _name in ("AveragedModel", "update_bn", "get_ema_avg_fn", "get_ema_multi_avg_fn",
-              "get_swa_avg_fn", "get_swa_multi_avg_fn"):  # fmt: skip
+for _name in (
+    "AveragedModel",
+    "update_bn",
+    "get_ema_avg_fn",
+    "get_ema_multi_avg_fn",
+    "get_swa_avg_fn",
+    "get_swa_multi_avg_fn",
+):
     setattr(optim.swa_utils, _name, getattr(_averaging, _name))
 
 # PyTorch's other names of the dtypes; from here on they are no longer Python's

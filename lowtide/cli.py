@@ -116,9 +116,11 @@ def _add_recipes(commands: Any) -> None:
 
 def _add_machine(commands: Any) -> None:
     ahead = _command(
-        commands, "compile", "compile the CPU kernels that most models need, once per machine",
+        commands,
+        "compile",
+        "compile the CPU kernels that most models need, once per machine",
         "Other kernels are compiled when a program first calls them.",
-    )  # fmt: skip
+    )
     ahead.add_argument(
         "--jobs", type=positive, metavar="N", help="number of processes (default: one per core)"
     )
@@ -152,17 +154,19 @@ def _add_scripts(commands: Any) -> None:
         commands, "estimate", "predict a script's memory without running its kernels"
     )
     leaks = _command(
-        commands, "leaks",
+        commands,
+        "leaks",
         "run a script and find graphs and tensors that it keeps alive by mistake",
         "The exit code is 1 if something leaks.",
-    )  # fmt: skip
+    )
     advise = _command(
         commands, "advise", "find changes that make a script fit, or make room for a larger batch"
     )
     advise.add_argument(
-        "--limit", metavar="SIZE",
+        "--limit",
+        metavar="SIZE",
         help="memory limit, such as 2GiB or 500MB (default: the limit that the script sets)",
-    )  # fmt: skip
+    )
     advise.add_argument(
         "--device", help="device whose memory counts (default: the one with the highest peak)"
     )

@@ -17,9 +17,15 @@ from lowtide.framework.memory.ledger import format_bytes
 
 # What the framework needs, and what only some work needs: how to install it, and what for.
 REQUIRED = (
-    "numpy", "scipy", "numba", "psutil", "nvidia-ml-py", "ml_dtypes", "rich",
+    "numpy",
+    "scipy",
+    "numba",
+    "psutil",
+    "nvidia-ml-py",
+    "ml_dtypes",
+    "rich",
     "matplotlib",
-)  # fmt: skip
+)
 OPTIONAL = {
     "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
     "torch": ("torch",),

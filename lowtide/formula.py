@@ -69,6 +69,16 @@ def formula(
 
 
 __all__ = [
-    "NoFormula", "erf", "exp", "expm1_of_negative", "formula", "log", "log1p_of_fraction",
-    "log_of_rest", "maximum", "minimum", "normal_cdf", "sqrt",
-]  # fmt: skip
+    "NoFormula",
+    "erf",
+    "exp",
+    "expm1_of_negative",
+    "formula",
+    "log",
+    "log1p_of_fraction",
+    "log_of_rest",
+    "maximum",
+    "minimum",
+    "normal_cdf",
+    "sqrt",
+]

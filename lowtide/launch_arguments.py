@@ -22,13 +22,17 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
     )
     runs = parser.add_mutually_exclusive_group()
     runs.add_argument(
-        "-m", "--module", action="store_true",
+        "-m",
+        "--module",
+        action="store_true",
         help="SCRIPT is the name of a module, as in python -m",
-    )  # fmt: skip
+    )
     runs.add_argument(
-        "--no-python", "--no_python", action="store_true",
+        "--no-python",
+        "--no_python",
+        action="store_true",
         help="SCRIPT is a program, and is run without Python",
-    )  # fmt: skip
+    )
     runs.add_argument(
         "--recipe", metavar="NAME", help="run a recipe of `lowtide recipes` in place of a script"
     )
@@ -47,21 +51,32 @@ def _both(name: str) -> tuple[str, ...]:
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-n", *_both("nproc-per-node"), metavar="N", type=workers, default=1,
+        "-n",
+        *_both("nproc-per-node"),
+        metavar="N",
+        type=workers,
+        default=1,
         help="number of workers on each node, or `auto` for one per core (default: 1)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        *_both("max-restarts"), metavar="N", type=count, default=0,
+        *_both("max-restarts"),
+        metavar="N",
+        type=count,
+        default=0,
         help="how often to start all workers again after one failed (default: 0)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--grace", metavar="SECONDS", type=seconds, default=2.0,
+        "--grace",
+        metavar="SECONDS",
+        type=seconds,
+        default=2.0,
         help="time that workers have to end before they are killed (default: 2)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        *_both("bind-cores"), action="store_true",
+        *_both("bind-cores"),
+        action="store_true",
         help="let each worker run on its share of the cores only (Linux)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--role", metavar="NAME", default="default", help="value of ROLE_NAME (default: default)"
     )
@@ -69,32 +84,41 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 def _add_meeting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--nnodes", metavar="N", type=nodes,
+        "--nnodes",
+        metavar="N",
+        type=nodes,
         help="number of nodes, each with a launcher (default: 1, or what Slurm says)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        *_both("node-rank"), metavar="K", type=count,
+        *_both("node-rank"),
+        metavar="K",
+        type=count,
         help="number of this node, from 0 (default: 0, or what Slurm says)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        *_both("master-addr"), metavar="HOST",
+        *_both("master-addr"),
+        metavar="HOST",
         help="address of node 0 (default: 127.0.0.1 on one node, or what Slurm says)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        *_both("master-port"), metavar="PORT", type=port,
+        *_both("master-port"),
+        metavar="PORT",
+        type=port,
         help="TCP port on node 0 (default: a free one on one node, else 29500)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--standalone", action="store_true", help="one node, with a free port, also under Slurm"
     )
     parser.add_argument(
-        *_both("rdzv-backend"), choices=["static", "c10d"],
+        *_both("rdzv-backend"),
+        choices=["static", "c10d"],
         help="accepted from torchrun's command lines: both mean the port on node 0",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        *_both("rdzv-endpoint"), metavar="HOST:PORT",
+        *_both("rdzv-endpoint"),
+        metavar="HOST:PORT",
         help="address and port of node 0, in place of --master-addr and --master-port",
-    )  # fmt: skip
+    )
     parser.add_argument(
         *_both("rdzv-id"), metavar="NAME", help="name of the job, for TORCHELASTIC_RUN_ID"
     )
@@ -102,13 +126,16 @@ def _add_meeting(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        *_both("no-prefix"), action="store_true",
+        *_both("no-prefix"),
+        action="store_true",
         help="do not write [RANK]: in front of the lines of several workers",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "-t", "--tee", metavar="VALUE",
+        "-t",
+        "--tee",
+        metavar="VALUE",
         help="accepted from torchrun's command lines: all output is shown, always",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "-r", "--redirects", metavar="VALUE", help="refused: redirect the output in the shell"
     )

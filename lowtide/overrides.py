@@ -50,8 +50,11 @@ def resolve_name(f: _Callable[..., Any]) -> str | None:
     import lowtide
 
     name = getattr(f, "__name__", "")
-    for home, shown in ((lowtide, "torch"), (_Tensor, "torch.Tensor"),
-                        (lowtide.nn.functional, "torch.nn.functional")):  # fmt: skip
+    for home, shown in (
+        (lowtide, "torch"),
+        (_Tensor, "torch.Tensor"),
+        (lowtide.nn.functional, "torch.nn.functional"),
+    ):
         if getattr(home, name, None) is f:
             return f"{shown}.{name}"
     return None

@@ -71,11 +71,13 @@ def _imports(script: str, module: bool) -> bool:
         name
         for node in ast.walk(tree)
         for name in (
-            [a.name for a in node.names] if isinstance(node, ast.Import)
-            else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level
+            [a.name for a in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and not node.level
             else []
         )
-    ]  # fmt: skip
+    ]
     return any(name.partition(".")[0] == "torch" for name in names)
 
 

@@ -180,9 +180,15 @@ class BlockMask:
                 full = _listed(_dense(full_kv_num_blocks, full_kv_indices).mT)
                 columns = (*columns[:2], *full)
         return cls(
-            seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, *columns,
-            BLOCK_SIZE=size, mask_mod=mask_mod or noop_mask,
-        )  # fmt: skip
+            seq_lengths,
+            kv_num_blocks,
+            kv_indices,
+            full_kv_num_blocks,
+            full_kv_indices,
+            *columns,
+            BLOCK_SIZE=size,
+            mask_mod=mask_mod or noop_mask,
+        )
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         """Return all parts in the order of the constructor."""

@@ -97,9 +97,16 @@ class RNNCellBase(Module):
         runs = ((1, input.shape[0]),)
         extra = (None,) if run is _lstm else ()
         out, *finals = run(
-            input, self.weight_ih, self.weight_hh, *biases, *extra, *states, runs=runs,
-            reverse=False, **options,
-        )  # fmt: skip
+            input,
+            self.weight_ih,
+            self.weight_hh,
+            *biases,
+            *extra,
+            *states,
+            runs=runs,
+            reverse=False,
+            **options,
+        )
         found = (out, *finals[1:])
         return found if batched else tuple(s.squeeze(0) for s in found)
 

@@ -114,9 +114,13 @@ def _cast_to(dtype: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _target(
-    *args: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False,
-    memory_format: Any = None, tensor: Tensor | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+    *args: Any,
+    device: Any = None,
+    dtype: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+    tensor: Tensor | None = None,
+) -> tuple[Any, Any]:
     # (device, dtype) that a call of `to` names; each may be None.
     for a in (*args, tensor):
         if isinstance(a, Tensor):

@@ -162,9 +162,19 @@ class _Conv(_ConvNd):
         dtype: Any = None,
     ) -> None:
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias,
-            padding_mode, device, dtype,
-        )  # fmt: skip
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            0,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding = self.padding
@@ -242,9 +252,19 @@ class _ConvTransposeNd(_ConvNd):
                 f"{padding_mode!r}."
             )
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, output_padding,
-            groups, bias, padding_mode, device, dtype,
-        )  # fmt: skip
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            output_padding,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
 
     def _output_padding(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
         """Return the padding of one side that gives the result ``output_size``."""
@@ -283,9 +303,15 @@ class _ConvTransposeNd(_ConvNd):
         extra = self._output_padding(input, output_size)
         function = type(self)._function
         return function(
-            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            extra,
+            self.groups,
             self.dilation,
-        )  # fmt: skip
+        )
 
 
 class ConvTranspose1d(_ConvTransposeNd):

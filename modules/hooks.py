@@ -28,9 +28,15 @@ class CallHooks:
     """The hooks of one module's calls by kind, in the order in which they run."""
 
     __slots__ = (
-        "always", "backward", "backward_pre", "compiled", "forward", "forward_pre", "region",
+        "always",
+        "backward",
+        "backward_pre",
+        "compiled",
+        "forward",
+        "forward_pre",
+        "region",
         "with_kwargs",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.region: checkpointing | None = None  # in which forward runs

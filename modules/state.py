@@ -177,9 +177,15 @@ class StateDictMixin:
         plan = _loading.plan or _Plan(bool(local_metadata.get("assign_to_params_buffers")))
         for hook, with_module in _hooks(self, "load_pre"):
             hook(
-                *((self,) if with_module else ()), state_dict, prefix, local_metadata, strict,
-                missing_keys, unexpected_keys, error_msgs,
-            )  # fmt: skip
+                *((self,) if with_module else ()),
+                state_dict,
+                prefix,
+                local_metadata,
+                strict,
+                missing_keys,
+                unexpected_keys,
+                error_msgs,
+            )
         own: dict[str, Tensor] = {n: p for n, p in self._parameters.items() if p is not None}
         own |= {
             n: b

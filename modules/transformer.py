@@ -152,9 +152,14 @@ class TransformerEncoderLayer(Module):
         self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> Tensor:
         out, _ = self.self_attn(
-            x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=False,
+            x,
+            x,
+            x,
+            attn_mask=mask,
+            key_padding_mask=padding,
+            need_weights=False,
             is_causal=is_causal,
-        )  # fmt: skip
+        )
         dropped: Tensor = self.dropout1(out)
         return dropped
 
@@ -239,9 +244,14 @@ class TransformerDecoderLayer(Module):
         self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> Tensor:
         out, _ = self.self_attn(
-            x, x, x, attn_mask=mask, key_padding_mask=padding, is_causal=is_causal,
+            x,
+            x,
+            x,
+            attn_mask=mask,
+            key_padding_mask=padding,
+            is_causal=is_causal,
             need_weights=False,
-        )  # fmt: skip
+        )
         dropped: Tensor = self.dropout1(out)
         return dropped
 
@@ -249,9 +259,14 @@ class TransformerDecoderLayer(Module):
         self, x: Tensor, memory: Tensor, mask: Tensor | None, padding: Tensor | None, causal: bool
     ) -> Tensor:
         out, _ = self.multihead_attn(
-            x, memory, memory, attn_mask=mask, key_padding_mask=padding, is_causal=causal,
+            x,
+            memory,
+            memory,
+            attn_mask=mask,
+            key_padding_mask=padding,
+            is_causal=causal,
             need_weights=False,
-        )  # fmt: skip
+        )
         dropped: Tensor = self.dropout2(out)
         return dropped
 
@@ -476,11 +491,15 @@ class Transformer(Module):
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
         )
         out: Tensor = self.decoder(
-            tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask,
+            tgt,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
             tgt_key_padding_mask=tgt_key_padding_mask,
-            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=tgt_is_causal,
             memory_is_causal=memory_is_causal,
-        )  # fmt: skip
+        )
         return out
 
     @staticmethod

@@ -12,9 +12,18 @@ from .optimizer import check_options, number
 
 @update
 def adadelta_step(
-    p: Any, g: Any, v: Any, w: Any, *, sign: Any, decay: Any, rho: Any, rest: Any, eps: Any,
+    p: Any,
+    g: Any,
+    v: Any,
+    w: Any,
+    *,
+    sign: Any,
+    decay: Any,
+    rho: Any,
+    rest: Any,
+    eps: Any,
     rate: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """``s = sqrt(w + eps) / sqrt(v + eps) d; w = rho w + rest s^2; p -= rate s``."""
     d = penalized(g, p, sign=sign, decay=decay)
     v = rho * v + rest * d * d
@@ -69,9 +78,15 @@ class Adadelta(Elementwise):
         if rho > 1:
             raise ValueError(f"Adadelta: Invalid rho value: {rho}. It must be in [0, 1].")
         defaults = {
-            "lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
-            "capturable": capturable, "foreach": foreach, "differentiable": differentiable,
-        }  # fmt: skip
+            "lr": lr,
+            "rho": rho,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "capturable": capturable,
+            "foreach": foreach,
+            "differentiable": differentiable,
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +98,10 @@ class Adadelta(Elementwise):
         state["step"] += 1
         rho = group["rho"]
         numbers = {
-            **first_numbers(group), "rho": rho, "rest": 1 - rho, "eps": group["eps"],
+            **first_numbers(group),
+            "rho": rho,
+            "rest": 1 - rho,
+            "eps": group["eps"],
             "rate": number(group["lr"]),
-        }  # fmt: skip
+        }
         return (state["square_avg"], state["acc_delta"]), numbers

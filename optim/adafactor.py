@@ -79,9 +79,14 @@ class Adafactor(Optimizer):
         if d < 1:
             raise ValueError(f"Adafactor: Clipping threshold d should be >= 1 but is: {d}.")
         defaults = {
-            "lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d,
-            "weight_decay": weight_decay, "foreach": foreach, "maximize": maximize,
-        }  # fmt: skip
+            "lr": lr,
+            "beta2_decay": beta2_decay,
+            "eps": eps,
+            "d": d,
+            "weight_decay": weight_decay,
+            "foreach": foreach,
+            "maximize": maximize,
+        }
         super().__init__(params, defaults)
 
     def state_shape(self, key: str, p: Any) -> tuple[int, ...] | None:

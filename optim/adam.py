@@ -81,11 +81,18 @@ class Adam(Elementwise):
         check_options(type(self).__name__, lr, epsilon=eps, weight_decay=weight_decay)
         betas = check_betas(type(self).__name__, betas)
         defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
-            "capturable": capturable, "differentiable": differentiable, "fused": fused,
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
             "decoupled_weight_decay": decoupled_weight_decay,
-        }  # fmt: skip
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -110,9 +117,14 @@ def count_step(state: dict[str, Any], group: dict[str, Any]) -> dict[str, float]
     lr = number(group["lr"])
     numbers = decay_numbers(group, lr, group.get("decoupled_weight_decay", False))
     numbers |= {
-        "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2,
-        "root": (1 - b2**step) ** -0.5, "eps": group["eps"], "rate": lr / (1 - b1**step),
-    }  # fmt: skip
+        "b1": b1,
+        "a1": 1 - b1,
+        "b2": b2,
+        "a2": 1 - b2,
+        "root": (1 - b2**step) ** -0.5,
+        "eps": group["eps"],
+        "rate": lr / (1 - b1**step),
+    }
     return numbers
 
 
@@ -155,7 +167,16 @@ class AdamW(Adam):
         fused: bool | None = None,
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize,
-            capturable=capturable, differentiable=differentiable, fused=fused,
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
             decoupled_weight_decay=True,
-        )  # fmt: skip
+        )

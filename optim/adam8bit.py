@@ -110,10 +110,14 @@ class Adam8bit(Elementwise):
         if args is not None:
             raise ValueError(f"{name} takes no args object; got {type(args).__name__}. Pass None.")
         defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "min_8bit_size": min_8bit_size, "maximize": maximize,
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "min_8bit_size": min_8bit_size,
+            "maximize": maximize,
             "decoupled_weight_decay": self.decoupled,
-        }  # fmt: skip
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -206,9 +210,18 @@ class AdamW8bit(Adam8bit):
         maximize: bool = False,
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, amsgrad, optim_bits, args, min_8bit_size,
-            is_paged, maximize=maximize,
-        )  # fmt: skip
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            optim_bits,
+            args,
+            min_8bit_size,
+            is_paged,
+            maximize=maximize,
+        )
 
 
 def _precision(p: Any) -> Any:

@@ -11,9 +11,19 @@ from .optimizer import check_betas, check_options, number
 
 @update
 def adamax_step(
-    p: Any, g: Any, m: Any, u: Any, *, sign: Any, decay: Any, b1: Any, a1: Any, b2: Any, eps: Any,
+    p: Any,
+    g: Any,
+    m: Any,
+    u: Any,
+    *,
+    sign: Any,
+    decay: Any,
+    b1: Any,
+    a1: Any,
+    b2: Any,
+    eps: Any,
     rate: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """``u = max(b2 u, |d| + eps); p -= rate m / u``."""
     d = penalized(g, p, sign=sign, decay=decay)
     m = b1 * m + a1 * d
@@ -65,10 +75,15 @@ class Adamax(Elementwise):
         check_options("Adamax", lr, epsilon=eps, weight_decay=weight_decay)
         betas = check_betas("Adamax", betas)
         defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "foreach": foreach,
+            "maximize": maximize,
+            "differentiable": differentiable,
             "capturable": capturable,
-        }  # fmt: skip
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +96,11 @@ class Adamax(Elementwise):
         b1, b2 = group["betas"]
         rate = number(group["lr"]) / (1 - b1**step)
         numbers = {
-            **first_numbers(group), "b1": b1, "a1": 1 - b1, "b2": b2, "eps": group["eps"],
+            **first_numbers(group),
+            "b1": b1,
+            "a1": 1 - b1,
+            "b2": b2,
+            "eps": group["eps"],
             "rate": rate,
-        }  # fmt: skip
+        }
         return (state["exp_avg"], state["exp_inf"]), numbers

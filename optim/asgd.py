@@ -64,10 +64,16 @@ class ASGD(Elementwise):
     ) -> None:
         check_options("ASGD", lr, weight_decay=weight_decay)
         defaults = {
-            "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay,
-            "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
+            "lr": lr,
+            "lambd": lambd,
+            "alpha": alpha,
+            "t0": t0,
+            "weight_decay": weight_decay,
+            "foreach": foreach,
+            "maximize": maximize,
+            "differentiable": differentiable,
             "capturable": capturable,
-        }  # fmt: skip
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:

@@ -156,9 +156,14 @@ class Batch:
     """
 
     def __init__(
-        self, update: ListedUpdate, group: Any, names: list[Any], before: dict[str, Any],
-        changed: dict[str, Any], length: int,
-    ) -> None:  # fmt: skip
+        self,
+        update: ListedUpdate,
+        group: Any,
+        names: list[Any],
+        before: dict[str, Any],
+        changed: dict[str, Any],
+        length: int,
+    ) -> None:
         self.update, self.todo = update, list[Todo]()
         self._group, self._names, self._before = group, names, list(before.items())
         self._changed, self._length = changed, length

@@ -64,10 +64,15 @@ class Lion(Elementwise):
         check_options("Lion", lr, weight_decay=weight_decay)
         betas = check_betas("Lion", betas)
         defaults = {
-            "lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize,
-            "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
+            "lr": lr,
+            "betas": betas,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
             "fused": fused,
-        }  # fmt: skip
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -80,5 +85,11 @@ class Lion(Elementwise):
         (b1, b2), lr = group["betas"], number(group["lr"])
         sign, keep = (-1.0 if group["maximize"] else 1.0), 1 - lr * group["weight_decay"]
         return (state["exp_avg"],), {
-            "sign": sign, "keep": keep, "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2, "rate": lr,
-        }  # fmt: skip
+            "sign": sign,
+            "keep": keep,
+            "b1": b1,
+            "a1": 1 - b1,
+            "b2": b2,
+            "a2": 1 - b2,
+            "rate": lr,
+        }

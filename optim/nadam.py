@@ -75,11 +75,17 @@ class NAdam(Elementwise):
         )
         betas = check_betas("NAdam", betas)
         defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize, "foreach": foreach, "capturable": capturable,
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
             "differentiable": differentiable,
-        }  # fmt: skip
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -95,9 +101,13 @@ class NAdam(Elementwise):
         product = state["mu_product"] = state["mu_product"] * mu
         numbers = {
             **decay_numbers(group, lr, group["decoupled_weight_decay"]),
-            "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2,
-            "root": (1 - b2**step) ** -0.5, "eps": group["eps"],
+            "b1": b1,
+            "a1": 1 - b1,
+            "b2": b2,
+            "a2": 1 - b2,
+            "root": (1 - b2**step) ** -0.5,
+            "eps": group["eps"],
             "rate": lr * (1 - mu) / (1 - product),
             "mean_rate": lr * after / (1 - product * after),
-        }  # fmt: skip
+        }
         return (state["exp_avg"], state["exp_avg_sq"]), numbers

@@ -71,10 +71,16 @@ class RAdam(Elementwise):
         check_options("RAdam", lr, epsilon=eps, weight_decay=weight_decay)
         betas = check_betas("RAdam", betas)
         defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
-            "maximize": maximize, "foreach": foreach, "capturable": capturable,
-            "decoupled_weight_decay": decoupled_weight_decay, "differentiable": differentiable,
-        }  # fmt: skip
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "differentiable": differentiable,
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +101,12 @@ class RAdam(Elementwise):
             rate *= (above / ((infinite - 4) * (infinite - 2) * rho) * seen) ** 0.5
         numbers = {
             **decay_numbers(group, lr, group["decoupled_weight_decay"]),
-            "b1": b1, "a1": 1 - b1, "b2": b2, "a2": 1 - b2,
-            "adaptive": adaptive, "eps": group["eps"], "rate": rate,
-        }  # fmt: skip
+            "b1": b1,
+            "a1": 1 - b1,
+            "b2": b2,
+            "a2": 1 - b2,
+            "adaptive": adaptive,
+            "eps": group["eps"],
+            "rate": rate,
+        }
         return (state["exp_avg"], state["exp_avg_sq"]), numbers

@@ -84,10 +84,17 @@ class RMSprop(Elementwise):
             "RMSprop", lr, epsilon=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha
         )
         defaults = {
-            "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
-            "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach,
-            "maximize": maximize, "differentiable": differentiable,
-        }  # fmt: skip
+            "lr": lr,
+            "momentum": momentum,
+            "alpha": alpha,
+            "eps": eps,
+            "centered": centered,
+            "weight_decay": weight_decay,
+            "capturable": capturable,
+            "foreach": foreach,
+            "maximize": maximize,
+            "differentiable": differentiable,
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +116,11 @@ class RMSprop(Elementwise):
             state["momentum_buffer"] if momentum > 0 else None,
         )
         return held, {
-            **first_numbers(group), "alpha": alpha, "rest": 1 - alpha, "keep": momentum,
-            "eps": group["eps"], "rate": number(group["lr"]), "centered": group["centered"],
-        }  # fmt: skip
+            **first_numbers(group),
+            "alpha": alpha,
+            "rest": 1 - alpha,
+            "keep": momentum,
+            "eps": group["eps"],
+            "rate": number(group["lr"]),
+            "centered": group["centered"],
+        }

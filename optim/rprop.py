@@ -12,9 +12,17 @@ from .optimizer import check_options, need_pair, number
 
 @update
 def rprop_step(
-    p: Any, g: Any, before: Any, size: Any, *, sign: Any, shrink: Any, grow: Any, least: Any,
+    p: Any,
+    g: Any,
+    before: Any,
+    size: Any,
+    *,
+    sign: Any,
+    shrink: Any,
+    grow: Any,
+    least: Any,
     most: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """A step of ``size`` against the gradient's sign; where that turned, no step, and shrink."""
     d = sign * g
     turned = d * before
@@ -73,9 +81,14 @@ class Rprop(Elementwise):
                 "and 1, the second above 1."
             )
         defaults = {
-            "lr": lr, "etas": etas, "step_sizes": step_sizes, "foreach": foreach,
-            "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
-        }  # fmt: skip
+            "lr": lr,
+            "etas": etas,
+            "step_sizes": step_sizes,
+            "foreach": foreach,
+            "maximize": maximize,
+            "differentiable": differentiable,
+            "capturable": capturable,
+        }
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -88,5 +101,9 @@ class Rprop(Elementwise):
         sign = -1.0 if group["maximize"] else 1.0
         (shrink, grow), (least, most) = group["etas"], group["step_sizes"]
         return (state["prev"], state["step_size"]), {
-            "sign": sign, "shrink": shrink, "grow": grow, "least": least, "most": most,
-        }  # fmt: skip
+            "sign": sign,
+            "shrink": shrink,
+            "grow": grow,
+            "least": least,
+            "most": most,
+        }

@@ -19,9 +19,17 @@ def sgd_step(p: Any, g: Any, *, sign: Any, decay: Any, rate: Any) -> Any:
 
 @update
 def momentum_step(
-    p: Any, g: Any, buffer: Any, *, sign: Any, decay: Any, keep: Any, add: Any, look: Any,
+    p: Any,
+    g: Any,
+    buffer: Any,
+    *,
+    sign: Any,
+    decay: Any,
+    keep: Any,
+    add: Any,
+    look: Any,
     rate: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """``buffer = keep buffer + add d; p -= rate buffer``, or ``rate (d + look buffer)``."""
     d = penalized(g, p, sign=sign, decay=decay)
     buffer = keep * buffer + add * d
@@ -80,10 +88,16 @@ class SGD(Elementwise):
                 f"{momentum} and dampening {dampening}."
             )
         defaults = {
-            "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-            "nesterov": nesterov, "maximize": maximize, "foreach": foreach,
-            "differentiable": differentiable, "fused": fused,
-        }  # fmt: skip
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
         super().__init__(params, defaults)
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:

@@ -205,9 +205,12 @@ class MemoryProfiler(WholeContext, Profile):
 
     def _listeners(self) -> dict[str, Any]:
         told = {
-            "seen": self._seen, "stepped": self._stepped, "owned": self._owned,
-            "began": self._began, "called": self._called,
-        }  # fmt: skip
+            "seen": self._seen,
+            "stepped": self._stepped,
+            "owned": self._owned,
+            "began": self._began,
+            "called": self._called,
+        }
         if self._waste is not None:
             told["made"] = self._waste.made
         return told

@@ -23,16 +23,25 @@ class Autoencoder(nn.Module):
     def __init__(self, code=16, width=16):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(1, width, 4, stride=2, padding=1), nn.SiLU(),
-            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1), nn.SiLU(),
-            nn.Flatten(), nn.Linear(2 * width * 7 * 7, 128), nn.SiLU(), nn.Linear(128, 2 * code),
-        )  # fmt: skip
+            nn.Conv2d(1, width, 4, stride=2, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),
+            nn.SiLU(),
+            nn.Flatten(),
+            nn.Linear(2 * width * 7 * 7, 128),
+            nn.SiLU(),
+            nn.Linear(128, 2 * code),
+        )
         self.decoder = nn.Sequential(
-            nn.Linear(code, 128), nn.SiLU(), nn.Linear(128, 2 * width * 7 * 7), nn.SiLU(),
+            nn.Linear(code, 128),
+            nn.SiLU(),
+            nn.Linear(128, 2 * width * 7 * 7),
+            nn.SiLU(),
             nn.Unflatten(1, (2 * width, 7, 7)),
-            nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1), nn.SiLU(),
+            nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),
+            nn.SiLU(),
             nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1),
-        )  # fmt: skip
+        )
         self.code = code
 
     def forward(self, x):
@@ -106,9 +115,15 @@ def main():
     scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
 
     run = training.Run(
-        "autoencoder", args, total, console,
-        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader,
-    )  # fmt: skip
+        "autoencoder",
+        args,
+        total,
+        console,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+    )
     batches = training.batches(loader)
     for step in run:
         (images,) = next(batches)

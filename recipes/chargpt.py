@@ -142,9 +142,15 @@ def main():
     shared = ranks.share(model)
     ranks.draw_apart(args.seed)
     run = training.Run(
-        "chargpt", args, args.steps, console, ranks,
-        model=model, optimizer=optimizer, scheduler=scheduler,
-    )  # fmt: skip
+        "chargpt",
+        args,
+        args.steps,
+        console,
+        ranks,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+    )
     for step in run:
         starts = lt.randint(len(train) - args.context, (rows,), device=args.device)
         x, y = windows(train, starts, args.context)
@@ -165,9 +171,12 @@ def main():
     sample = "".join(text.characters[k] for k in written)
     console.print(f"\n{sample}\n", highlight=False, markup=False)
     run.finish(
-        validation_loss=validation_loss(model, held_out), baseline=text.baseline,
-        parameters=size, data=text.source, sample=sample,
-    )  # fmt: skip
+        validation_loss=validation_loss(model, held_out),
+        baseline=text.baseline,
+        parameters=size,
+        data=text.source,
+        sample=sample,
+    )
 
 
 if __name__ == "__main__":

@@ -250,19 +250,28 @@ def main():
     total = min(args.steps or len(loader) * args.epochs, len(loader) * args.epochs)
     trainer = Trainer(args, args.scheme, total)
     run = training.Run(
-        "deepnet", args, total, console,
-        model=trainer.model, optimizer=trainer.optimizer, scheduler=trainer.scheduler,
+        "deepnet",
+        args,
+        total,
+        console,
+        model=trainer.model,
+        optimizer=trainer.optimizer,
+        scheduler=trainer.scheduler,
         loader=loader,
-    )  # fmt: skip
+    )
     batches = training.batches(loader)
     for step in run:
         run.log(trainer.step(*next(batches)))
         if (step + 1) % len(loader) == 0:
             run.measure(accuracy=accuracy(trainer.model, x_test, y_test))
     run.finish(
-        accuracy=accuracy(trainer.model, x_test, y_test), baseline=split.baseline,
-        data=split.source, limit_bytes=limit, refused=refused, schemes=found,
-    )  # fmt: skip
+        accuracy=accuracy(trainer.model, x_test, y_test),
+        baseline=split.baseline,
+        data=split.source,
+        limit_bytes=limit,
+        refused=refused,
+        schemes=found,
+    )
     lt.set_memory_limit(None, args.device)
 
 

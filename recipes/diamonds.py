@@ -84,9 +84,16 @@ def main():
     )
 
     run = training.Run(
-        "diamonds", args, total, console,
-        model=model, average=average, optimizer=optimizer, scheduler=scheduler, loader=loader,
-    )  # fmt: skip
+        "diamonds",
+        args,
+        total,
+        console,
+        model=model,
+        average=average,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+    )
     batches = training.batches(loader)
     for step in run:
         features, price = next(batches)

@@ -135,9 +135,15 @@ def main():
     scheduler = optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=total)
 
     run = training.Run(
-        "digits", args, total, console,
-        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader,
-    )  # fmt: skip
+        "digits",
+        args,
+        total,
+        console,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+    )
     batches = training.batches(loader)
     for step in run:
         images, labels = next(batches)
@@ -154,9 +160,11 @@ def main():
     cases = measure_cases(model, x[: args.batch_size], y[: args.batch_size])
     show(cases, console, args.batch_size, args.device)
     run.finish(
-        accuracy=accuracy(model, x_test, y_test), baseline=split.baseline, data=split.source,
+        accuracy=accuracy(model, x_test, y_test),
+        baseline=split.baseline,
+        data=split.source,
         memory_bytes={name: figures for name, (figures, _) in cases.items()},
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

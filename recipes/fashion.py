@@ -20,14 +20,22 @@ class Net(nn.Module):
     def __init__(self, width=32, classes=10):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(width, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.ReLU(),
+            nn.Conv2d(1, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
             nn.MaxPool2d(2),
-        )  # fmt: skip
+            nn.Conv2d(width, 2 * width, 3, padding=1),
+            nn.BatchNorm2d(2 * width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
         self.classifier = nn.Sequential(
-            nn.Flatten(), nn.Linear(2 * width * 7 * 7, 128), nn.ReLU(), nn.Dropout(0.4),
+            nn.Flatten(),
+            nn.Linear(2 * width * 7 * 7, 128),
+            nn.ReLU(),
+            nn.Dropout(0.4),
             nn.Linear(128, classes),
-        )  # fmt: skip
+        )
 
     def forward(self, x):
         return self.classifier(self.features(x))
@@ -69,9 +77,15 @@ def main():
     scheduler = optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=total + 1)
 
     run = training.Run(
-        "fashion", args, total, console,
-        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader,
-    )  # fmt: skip
+        "fashion",
+        args,
+        total,
+        console,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+    )
     batches = training.batches(loader)
     for step in run:
         images, labels = next(batches)

@@ -114,9 +114,16 @@ def main():
     )
 
     run = training.Run(
-        "resnet", args, total, console, ranks,
-        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader,
-    )  # fmt: skip
+        "resnet",
+        args,
+        total,
+        console,
+        ranks,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+    )
     batches = training.batches(loader)
     for step in run:
         images, labels = next(batches)

@@ -160,8 +160,9 @@ def main():
     lt.manual_seed(args.seed)
     parts = []
     for texts, labels in (
-        (reviews.train[:keep], reviews.y_train), (reviews.test[:test], reviews.y_test)
-    ):  # fmt: skip
+        (reviews.train[:keep], reviews.y_train),
+        (reviews.test[:test], reviews.y_test),
+    ):
         numbers = [pretrained.pieces.encode(t, args.longest) for t in texts]
         parts.append(list(zip(numbers, labels.tolist(), strict=False)))
     if pretrained.weights is not None:
@@ -181,9 +182,15 @@ def main():
     )
 
     run = training.Run(
-        "sentiment", args, total, console,
-        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader,
-    )  # fmt: skip
+        "sentiment",
+        args,
+        total,
+        console,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+    )
     batches = training.batches(loader)
     for _ in run:
         tokens, real, labels = (t.to(args.device) for t in next(batches))
@@ -195,9 +202,10 @@ def main():
         scheduler.step()
         run.log(loss.item())
     run.finish(
-        accuracy=accuracy(model, test_loader, args.device), baseline=reviews.baseline,
+        accuracy=accuracy(model, test_loader, args.device),
+        baseline=reviews.baseline,
         data=reviews.source,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -138,9 +138,12 @@ class Run:
 
     def __iter__(self) -> Iterator[int]:
         columns = (
-            TextColumn(self.name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn(self.name),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
             TextColumn("loss {task.fields[loss]:.3f}  live {task.fields[live]:.1f} MiB"),
-        )  # fmt: skip
+        )
         profiler = MemoryProfiler() if self.args.memory_report else None
         first = self.done + (self.total - self.done > 1)  # of what is left after --resume
         before = signal.signal(signal.SIGINT, self._interrupt)

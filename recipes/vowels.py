@@ -90,9 +90,15 @@ def main():
     scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
 
     run = training.Run(
-        "vowels", args, total, console,
-        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader,
-    )  # fmt: skip
+        "vowels",
+        args,
+        total,
+        console,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+    )
     batches = training.batches(loader)
     for step in run:
         x, lengths, labels = next(batches)

@@ -218,9 +218,13 @@ def test_the_functions_of_pytorch_around_it():
 def test_gradients_have_the_types_of_the_parameters_and_nearly_the_values():
     lt.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LayerNorm(144),
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LayerNorm(144),
         nn.Linear(144, 5),
-    )  # fmt: skip
+    )
     x, y = lt.randn(8, 1, 8, 8), lt.arange(8) % 5
     found = []
     for enabled in (False, True):
@@ -499,9 +503,12 @@ def test_a_scaler_is_saved_and_loaded():
     scaler.update()
     saved = scaler.state_dict()
     assert saved == {
-        "scale": 8.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2,
+        "scale": 8.0,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 2,
         "_growth_tracker": 1,
-    }  # fmt: skip
+    }
     again = GradScaler("cpu")
     again.load_state_dict(saved)
     again.scale(lt.ones(()))

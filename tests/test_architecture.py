@@ -181,9 +181,11 @@ LAYERS = """
 At module level, that is, and not for type checkers alone."""
 LAYERED = {"framework", "profiling"}
 FACES = {
-    "framework/__init__.py", "framework/kernels/__init__.py", "framework/ops/__init__.py",
+    "framework/__init__.py",
+    "framework/kernels/__init__.py",
+    "framework/ops/__init__.py",
     "profiling/__init__.py",
-}  # fmt: skip
+}
 DEFERRED = (  # to defer these is what an import inside a function is for
     "lowtide.framework.kernels.cpu",  # Numba
     "lowtide.framework.devices.host",  # backends: made when a device is first asked for
@@ -454,9 +456,15 @@ def test_a_planted_declaration_is_found(tmp_path: Path, line: str) -> None:
 
 def _planted(root: Path, place: str, line: str) -> None:
     # The file with the line in it; what others import exists.
-    for other in (place, "framework/ops/registry.py", "framework/ops/plan.py",
-                  "framework/ops/views/reshape.py", "framework/ops/linalg/matmul.py",
-                  "framework/kernels/cpu/__init__.py", "profiling/report/text.py"):  # fmt: skip
+    for other in (
+        place,
+        "framework/ops/registry.py",
+        "framework/ops/plan.py",
+        "framework/ops/views/reshape.py",
+        "framework/ops/linalg/matmul.py",
+        "framework/kernels/cpu/__init__.py",
+        "profiling/report/text.py",
+    ):
         (root / other).parent.mkdir(parents=True, exist_ok=True)
         (root / other).touch()
     (root / place).write_text(line + "\n")

@@ -94,9 +94,12 @@ ABSENT = """raise ModuleNotFoundError("No module named 'torch'", name="torch")\n
 def lowtide(folder, *words):
     path = os.pathsep.join([str(ROOT), str(folder / "site")])
     return subprocess.run(
-        [sys.executable, "-m", "lowtide", *words], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-m", "lowtide", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.quick(2)

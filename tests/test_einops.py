@@ -41,10 +41,13 @@ def test_the_order_of_imports_does_not_matter(order):
 
 ARRAY = np.random.default_rng(0).uniform(0.5, 1.5, (2, 6, 4, 3))
 REARRANGED = [
-    ("b c h w -> b h w c", {}), ("b (g c) h w -> b g c h w", {"g": 2}),
-    ("b c h w -> b (h w) c", {}), ("b c (h p) w -> (b h) p w c", {"p": 2}),
-    ("b c h w -> (b c h w)", {}), ("b ... -> ... b", {}),
-]  # fmt: skip
+    ("b c h w -> b h w c", {}),
+    ("b (g c) h w -> b g c h w", {"g": 2}),
+    ("b c h w -> b (h w) c", {}),
+    ("b c (h p) w -> (b h) p w c", {"p": 2}),
+    ("b c h w -> (b c h w)", {}),
+    ("b ... -> ... b", {}),
+]
 REDUCED = [("b c h w -> b c", {}), ("b c (h p) w -> b h c", {"p": 2}), ("b c h w ->", {})]
 
 
@@ -92,8 +95,9 @@ def test_repeat_einsum_pack_and_parse_shape():
     packed, shapes = einops.pack([x, x[:, :, :, 0]], "b c *")
     assert packed.shape == (2, 6, 16)
     assert [tuple(t.shape) for t in einops.unpack(packed, shapes, "b c *")] == [
-        (2, 6, 4, 3), (2, 6, 4),
-    ]  # fmt: skip
+        (2, 6, 4, 3),
+        (2, 6, 4),
+    ]
     assert einops.parse_shape(x, "b c _ w") == {"b": 2, "c": 6, "w": 3}
     assert einops.rearrange([x[0], x[1]], "b c h w -> c b h w").shape == (6, 2, 4, 3)
 

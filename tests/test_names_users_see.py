@@ -12,9 +12,15 @@ import pytest
 
 import lowtide as lt
 
-PRIVATE = ("lowtide.framework", "lowtide.modules", "lowtide.optim", "lowtide.profiling",
-           "lowtide.recipes", "lowtide.as_torch",
-           "lowtide.__main__")  # fmt: skip
+PRIVATE = (
+    "lowtide.framework",
+    "lowtide.modules",
+    "lowtide.optim",
+    "lowtide.profiling",
+    "lowtide.recipes",
+    "lowtide.as_torch",
+    "lowtide.__main__",
+)
 
 
 def modules():
@@ -56,9 +62,11 @@ def test_names(module):
         pytest.skip(str(error))
     bad = []
     for name, value in functions(owner):
-        classes = [(name, value)] if not isinstance(value, type) else [
-            (name, value), *((f"{name}.{n}", f) for n, f in functions(value))
-        ]  # fmt: skip
+        classes = (
+            [(name, value)]
+            if not isinstance(value, type)
+            else [(name, value), *((f"{name}.{n}", f) for n, f in functions(value))]
+        )
         for path, found in classes:
             if "<" in shown(found) or "<locals>" in repr(found) or "<lambda>" in repr(found):
                 bad.append(f"{module}.{path}: {shown(found)}")

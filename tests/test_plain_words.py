@@ -175,14 +175,28 @@ REFERENCE = re.compile(
     r"|(?<=`)[a-z_]\w*\.(?:py|md)(?=`))"
 )
 ELSEWHERE = {  # files of other projects, of the reader's, and of an example
-    "torch/cuda/_memory_viz.py", "InternalDocs/garbage_collector.md", "cupy/cuda/memory.py",
-    "golden/FAMILY.json", "programs/FILE.py", "hubconf.py", "elementwise/softclip.py", "train.py",
-    "net.py", "page.html",
-}  # fmt: skip
+    "torch/cuda/_memory_viz.py",
+    "InternalDocs/garbage_collector.md",
+    "cupy/cuda/memory.py",
+    "golden/FAMILY.json",
+    "programs/FILE.py",
+    "hubconf.py",
+    "elementwise/softclip.py",
+    "train.py",
+    "net.py",
+    "page.html",
+}
 PARTS = (
-    "lowtide", "framework", "modules", "optim", "profiling", "recipes", "tests", "benchmarks",
+    "lowtide",
+    "framework",
+    "modules",
+    "optim",
+    "profiling",
+    "recipes",
+    "tests",
+    "benchmarks",
     "docs",
-)  # fmt: skip
+)
 FILES = [
     *ROOT.glob("*.*"),
     *(p for part in PARTS for p in (ROOT / part).rglob("*") if p.is_file() and p.suffix != ".pyc"),
@@ -253,8 +267,13 @@ def test_what_is_hard_to_read_is_found():
     assert banned("It goes by the whole, and is made again.") == ["made again", "whole"]
     assert banned("```text\nthe whole\n```\nA wholesale `whole` word.") == []
     assert sentences("# Title\n\nOne. Two: three\n\n- four\n- five. Six") == [
-        "One.", "Two:", "three", "four", "five.", "Six",
-    ]  # fmt: skip
+        "One.",
+        "Two:",
+        "three",
+        "four",
+        "five.",
+        "Six",
+    ]
 
 
 if __name__ == "__main__":  # what a page has

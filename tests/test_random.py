@@ -107,11 +107,18 @@ def test_compiled_normals_equal_plain_normals(name, n, mean, std, monkeypatch):
 @pytest.mark.parametrize(
     ("dtype", "low", "high"),
     [
-        ("int64", -3, 10), ("int64", -7, (1 << 32) - 7), ("int64", -5, (1 << 32) - 4),
-        ("int64", -(1 << 63), 1 << 63), ("int64", -(1 << 63), (1 << 63) - 1), ("int32", 0, 1 << 31),
-        ("uint8", 0, 256), ("int8", -128, 128), ("bool", 0, 2), ("float32", -9, 1 << 24),
+        ("int64", -3, 10),
+        ("int64", -7, (1 << 32) - 7),
+        ("int64", -5, (1 << 32) - 4),
+        ("int64", -(1 << 63), 1 << 63),
+        ("int64", -(1 << 63), (1 << 63) - 1),
+        ("int32", 0, 1 << 31),
+        ("uint8", 0, 256),
+        ("int8", -128, 128),
+        ("bool", 0, 2),
+        ("float32", -9, 1 << 24),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("n", [0, 1, 5003])
 def test_compiled_integers_equal_plain_integers(dtype, low, high, n, monkeypatch):
     from lowtide.framework.kernels.cpu.random import philox
@@ -217,8 +224,12 @@ def test_integers_cover_their_range_evenly(low, high):
 def test_draws_start_at_fresh_counters():
     g = lt.Generator().manual_seed(7)
     assert [g.draw(1), g.draw(4), g.draw(5), g.draw(0), g.draw(1)] == [
-        Rng(7, 0), Rng(7, 1), Rng(7, 2), Rng(7, 4), Rng(7, 4),
-    ]  # fmt: skip
+        Rng(7, 0),
+        Rng(7, 1),
+        Rng(7, 2),
+        Rng(7, 4),
+        Rng(7, 4),
+    ]
 
 
 def test_a_seed_repeats_the_stream():

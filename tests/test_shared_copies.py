@@ -27,16 +27,18 @@ def viewed(rng, x):
             continue
         n = x.shape[d]
         start = rng.randrange(n + 1)
-        x = rng.choice((
-            lambda x=x, d=d, start=start, n=n: x.narrow(d, start, rng.randrange(n - start + 1)),
-            lambda x=x, d=d: x.transpose(d, 0),
-            lambda x=x: x.unsqueeze(0).expand(rng.randrange(1, 5), *x.shape),
-            lambda x=x, d=d, n=n: x.select(d, rng.randrange(n)) if n else x,
-            lambda x=x: x[::2],
-            lambda x=x: x.detach(),
-            lambda x=x: x.data,
-            lambda x=x: x.view_as(x),
-        ))()  # fmt: skip
+        x = rng.choice(
+            (
+                lambda x=x, d=d, start=start, n=n: x.narrow(d, start, rng.randrange(n - start + 1)),
+                lambda x=x, d=d: x.transpose(d, 0),
+                lambda x=x: x.unsqueeze(0).expand(rng.randrange(1, 5), *x.shape),
+                lambda x=x, d=d, n=n: x.select(d, rng.randrange(n)) if n else x,
+                lambda x=x: x[::2],
+                lambda x=x: x.detach(),
+                lambda x=x: x.data,
+                lambda x=x: x.view_as(x),
+            )
+        )()
     return x
 
 

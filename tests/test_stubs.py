@@ -55,8 +55,10 @@ def conforms(value: Any, kind: str) -> bool:
         return isinstance(value, tuple) and all(isinstance(v, lt.Tensor) for v in value)
     if kind.startswith("list["):
         return isinstance(value, list)
-    return any(conforms(value, k) if "[" in k else type(value) is KINDS.get(k, type(None))
-               for k in kind.replace("_", "").split(" | "))  # fmt: skip
+    return any(
+        conforms(value, k) if "[" in k else type(value) is KINDS.get(k, type(None))
+        for k in kind.replace("_", "").split(" | ")
+    )
 
 
 @pytest.mark.parametrize("name", SAMPLED)

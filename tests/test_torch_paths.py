@@ -55,8 +55,9 @@ def test_functions_of_the_same_name_stay_functions():
     for path in (*homes.ALSO_FUNCTIONS, "multiprocessing.spawn"):
         importlib.import_module(f"lowtide.{path}")
         owner, _, name = path.rpartition(".")
-        assert not isinstance(getattr(importlib.import_module(f"lowtide.{owner}"), name),
-                              types.ModuleType)  # fmt: skip
+        assert not isinstance(
+            getattr(importlib.import_module(f"lowtide.{owner}"), name), types.ModuleType
+        )
     assert (
         importlib.import_module("lowtide.cuda.memory").memory_allocated is lt.cuda.memory_allocated
     )

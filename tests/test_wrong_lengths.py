@@ -119,7 +119,8 @@ CALLS = {  # name: (the right length, the call)
     "unpad_sequence": (2, lambda n: nn.utils.rnn.unpad_sequence(lt.ones(3, 2), lt.ones(n).long())),
     "pack_padded": (2, lambda n: nn.utils.rnn.pack_padded_sequence(lt.ones(3, 2), [3] * n)),
     "vector_to_parameters": (
-        9, lambda n: nn.utils.vector_to_parameters(lt.ones(n if n < 9 else n % 9), [leaf()] * 5),
+        9,
+        lambda n: nn.utils.vector_to_parameters(lt.ones(n if n < 9 else n % 9), [leaf()] * 5),
     ),
     "grad_outputs": (2, cotangents),
     "backward": (1, lambda n: autograd.backward([lt.ones(4, requires_grad=True) * 2], several(n))),
@@ -133,7 +134,8 @@ CALLS = {  # name: (the right length, the call)
     "functional.jvp": (2, lambda n: functional.jvp(lambda a, b: a * b, several(2), several(n))),
     "functional.vjp": (2, lambda n: functional.vjp(lambda a: (a, a), VALUE, several(n))),
     "functional.hvp": (
-        2, lambda n: functional.hvp(lambda a, b: (a * b).sum(), several(2), several(n)),
+        2,
+        lambda n: functional.hvp(lambda a, b: (a * b).sum(), several(2), several(n)),
     ),
     "random_split": (2, lambda n: data.random_split(range(4), [2] * n)),
     "collate": (2, lambda n: data.default_collate([(1, 2), (1,) * n])),
@@ -153,7 +155,8 @@ CALLS = {  # name: (the right length, the call)
     "ReduceLROnPlateau": (2, schedule(lambda o, n: S.ReduceLROnPlateau(o, min_lr=[0.1] * n))),
     "SWALR": (2, schedule(lambda o, n: optim.swa_utils.SWALR(o, [0.1] * n))),
     "parallel_apply": (
-        2, lambda n: nn.parallel.parallel_apply([nn.Linear(2, 2)] * 2, [lt.ones(1, 2)] * n),
+        2,
+        lambda n: nn.parallel.parallel_apply([nn.Linear(2, 2)] * 2, [lt.ones(1, 2)] * n),
     ),
     "set_device_states": (2, lambda n: set_device_states([0, 1], [None] * n)),
     "sparse values": (2, lambda n: lt.sparse_coo_tensor([[0, 1]], [1.0] * n)),
@@ -165,7 +168,7 @@ CALLS = {  # name: (the right length, the call)
     ),
     "unbind_copy out": (4, lambda n: lt.unbind_copy(MATRIX, out=list(several(n)))),
     "split_copy out": (2, lambda n: lt.split_copy(MATRIX, 2, out=list(several(n)))),
-}  # fmt: skip
+}
 OUT = {  # functions of several results: out= is a tuple of as many
     "max": lambda out: lt.max(MATRIX, 0, out=out),
     "min": lambda out: lt.min(MATRIX, 0, out=out),

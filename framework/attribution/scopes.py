@@ -40,9 +40,14 @@ _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
 _listeners: dict[str, list[Callable[..., Any]]] = {
-    "seen": [], "stepped": [], "made": [], "owned": [], "began": [], "called": [],
+    "seen": [],
+    "stepped": [],
+    "made": [],
+    "owned": [],
+    "began": [],
+    "called": [],
     "entered": [],
-}  # fmt: skip
+}
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # all there are; each adds itself
 
 

@@ -89,9 +89,10 @@ class KernelRecorder:
         self.program.argument_count = len(arguments)
         self.program.tensors = [None] * len(arguments) + list(found)
         self._leaves = [
-            k for k, t in enumerate(self._tensors)
+            k
+            for k, t in enumerate(self._tensors)
             if k >= len(arguments) and t._requires_grad and t._node is None
-        ]  # fmt: skip
+        ]
         self._known: dict[int, tuple[int, bool]] = {}  # id of an owner -> (tensor, of its gradient)
         self._starts: dict[tuple[int, bool], int] = {}  # address of each tensor's first element
         for k, t in enumerate(self._tensors):
@@ -302,8 +303,10 @@ class KernelRecorder:
             self._outside[id(owner)] = found
             known = self._known.get(id(owner))
             if known is None:
-                self.refuse("a kernel reads a tensor that is no argument, and that no module, "
-                            "variable or list names")  # fmt: skip
+                self.refuse(
+                    "a kernel reads a tensor that is no argument, and that no module, "
+                    "variable or list names"
+                )
             else:
                 found.tensor, found.is_gradient = known
         return found

@@ -66,9 +66,7 @@ class Recording:
         ):  # a model's forward, and a backward that leaves .grad to the engine
             self.gradients, self.leaves = [], []
         self.memory = {id(memory_of(t)) for t in guards.tensors}
-        self.written = [
-            t for t in map(self._holder, replay.program.values) if t is not None
-        ]  # fmt: skip
+        self.written = [t for t in map(self._holder, replay.program.values) if t is not None]
 
     def _holder(self, value: Value) -> Any:
         # The tensor from outside whose bytes a row writes.

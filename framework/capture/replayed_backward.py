@@ -103,8 +103,11 @@ class ReplayedBackward(Node):
             inside = Inside(left.call)
             result = inside.function()
         leaves, _ = tree_flatten(result)
-        outputs = {r.output: x for r, x in zip(replay.program.results, leaves, strict=True)
-                   if isinstance(r, Result) and r.output >= 0}  # fmt: skip
+        outputs = {
+            r.output: x
+            for r, x in zip(replay.program.results, leaves, strict=True)
+            if isinstance(r, Result) and r.output >= 0
+        }
         pairs = [(outputs[k], g) for k, g in enumerate(grads) if g is not None]
         count = replay.program.argument_count
         sources = [

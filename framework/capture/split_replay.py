@@ -81,12 +81,12 @@ class SplitReplay(Binding):
         }
         self._kept = [
             n for n, v in self._own.items() if v.first < self._at <= self._ends.get(n, -1)
-        ]  # fmt: skip
+        ]
         self._read_later = [
             v
             for v in program.values
             if v.kind == OUTSIDE and self._ends.get(v.number, -1) >= self._at
-        ]  # fmt: skip
+        ]
         self._given = [v for v in program.values if v.kind == GIVEN]
         self._pass: Any = None
         self._reads = Reads(program)
@@ -103,9 +103,10 @@ class SplitReplay(Binding):
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
         self._writes = [
-            v.number for v in program.values
+            v.number
+            for v in program.values
             if v.kind == OUTSIDE and any(v.number in row.written for row in program.rows)
-        ]  # fmt: skip
+        ]
 
     # Building
 
@@ -122,10 +123,16 @@ class SplitReplay(Binding):
     def _rows(self, begin: int, end: int) -> list[Call]:
         found: list[Call] = []
         entries = self.program.entries
-        results = {r.place.value for r in self.program.results if isinstance(r, Result)
-                   and not isinstance(r.place, EmptyArray)}  # fmt: skip
-        gradients = {p.value for p in self.program.gradients if p is not None
-                     and not isinstance(p, EmptyArray)}  # fmt: skip
+        results = {
+            r.place.value
+            for r in self.program.results
+            if isinstance(r, Result) and not isinstance(r.place, EmptyArray)
+        }
+        gradients = {
+            p.value
+            for p in self.program.gradients
+            if p is not None and not isinstance(p, EmptyArray)
+        }
         draws = 0
         for k in range(begin, end):
             entry = entries[k]

@@ -59,9 +59,15 @@ _OPAQUE = (Generator, logging.Logger, logging.LoggerAdapter, weakref.ref, types.
            threading.local, type(threading.Lock()), type(threading.RLock()))  # fmt: skip
 _WALKED_FROM_LIBRARY = (types.SimpleNamespace, argparse.Namespace)
 _LIVE_NUMBERS = {
-    "param_groups", "get_last_lr", "get_lr", "last_epoch", "_last_lr", "_step_count", "get_scale",
+    "param_groups",
+    "get_last_lr",
+    "get_lr",
+    "last_epoch",
+    "_last_lr",
+    "_step_count",
+    "get_scale",
     "_growth_tracker",
-}  # fmt: skip
+}
 _ALSO_OTHERS = {"state", "state_dict"}  # such attributes have other objects, too
 _BY_NAME = {"getattr", "vars", "__dict__", "asdict", "attrgetter", "__getattribute__", "locals"}
 _OF_MAKING = {

@@ -386,8 +386,16 @@ class PinnedBlock(LedgerEntry):
     """A block of pinned host memory, counted in the ledger of the CPU."""
 
     __slots__ = (
-        "__weakref__", "address", "block", "ledger", "nbytes", "pins", "role", "slab", "version",
-    )  # fmt: skip
+        "__weakref__",
+        "address",
+        "block",
+        "ledger",
+        "nbytes",
+        "pins",
+        "role",
+        "slab",
+        "version",
+    )
 
     def __init__(self, ledger: Any, nbytes: int, slab: Any, block: Block) -> None:
         self.slab = slab

@@ -39,8 +39,12 @@ from ..spec import Spec
 from ..tensor import Tensor
 from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage
 
-_NARROW = ((uint8, 0, 255), (int8, -128, 127), (int16, -(1 << 15), (1 << 15) - 1),
-           (int32, -(1 << 31), (1 << 31) - 1))  # fmt: skip
+_NARROW = (
+    (uint8, 0, 255),
+    (int8, -128, 127),
+    (int16, -(1 << 15), (1 << 15) - 1),
+    (int32, -(1 << 31), (1 << 31) - 1),
+)
 _CHUNK = 1 << 16  # elements that are rounded at a time on the host
 _CHUNK_ELSEWHERE = 1 << 22
 _SMALLEST = 1e-36  # what a block of zeros is divided by: 127 over it is a float32

@@ -36,9 +36,17 @@ PRODUCTS = frozenset({"matmul", "addmatmul", "linear"})
 # from one op, recurrent layers' gates and cells too: keeping one needs all. A transposed
 # convolution is the gradient of a convolution.
 HEAVY = PRODUCTS | {
-    "attention", "cdist", "conv", "conv_input_grad", "conv_weight_grad", "gru",
-    "linear_cross_entropy", "lstm", "rnn", "trilinear",
-}  # fmt: skip
+    "attention",
+    "cdist",
+    "conv",
+    "conv_input_grad",
+    "conv_weight_grad",
+    "gru",
+    "linear_cross_entropy",
+    "lstm",
+    "rnn",
+    "trilinear",
+}
 # Results beside the first, of bends, pools and norms: bits, places and statistics.
 SMALL = frozenset({"above", "apart", "bitmask", "index", "mean", "rstd"})
 ROW_NORMS = frozenset({"layer_norm", "rms_norm"})  # their results are wanted anyway, by products
@@ -61,9 +69,13 @@ SYNONYMS = {
     },
 }  # fmt: skip
 _COMPARE = {
-    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
     ">": operator.gt,
-}  # fmt: skip
+}
 _NUMERIC = re.compile(r"(bytes|numel|ndim|depth|number)\s*(<=|>=|==|!=|<|>)\s*([\d.]+)\s*(\w*)")
 _TEXTUAL = re.compile(r"(op|name|module|dtype):\s*(.+)")
 

@@ -51,9 +51,15 @@ RETURNS: dict[str, str] = {
 # Inputs that take a number also where nothing is promoted.
 SCALARS = {"other", "value", "exponent", "min", "max", "start", "end", "step"}
 _DUNDERS = {
-    "__repr__": "str", "__str__": "str", "__format__": "str", "__iter__": "Iterator[Tensor]",
-    "__setitem__": "None", "__delitem__": "None", "__len__": "int", "__bool__": "bool",
-}  # fmt: skip
+    "__repr__": "str",
+    "__str__": "str",
+    "__format__": "str",
+    "__iter__": "Iterator[Tensor]",
+    "__setitem__": "None",
+    "__delitem__": "None",
+    "__len__": "int",
+    "__bool__": "bool",
+}
 
 
 class Writer:
@@ -259,10 +265,12 @@ def tensor_stub() -> str:
     written = {n.name for n in ast.walk(classes["Tensor"]) if isinstance(n, ast.FunctionDef)}
     written |= {t.id for n in classes["Tensor"].body for t in _targets(n)}
     installed = sorted(
-        n for n, v in Tensor.__dict__.items()
-        if n not in written and (callable(v) or isinstance(v, property | staticmethod))
+        n
+        for n, v in Tensor.__dict__.items()
+        if n not in written
+        and (callable(v) or isinstance(v, property | staticmethod))
         and n not in ("__doc__", "__module__", "__slots__", "__class__")
-    )  # fmt: skip
+    )
     w = Writer("", ".tensor", {*written, *installed})
     rename = _Rename(w, {**vars(typing), **vars(tensor)})
     for node in tree.body:
@@ -371,9 +379,10 @@ def generate() -> dict[str, str]:
 def stale() -> list[str]:
     """List the stubs on disk that are out of date."""
     return [
-        name for name, text in generate().items()
+        name
+        for name, text in generate().items()
         if not FILES[name].is_file() or FILES[name].read_text(encoding="utf-8") != text
-    ]  # fmt: skip
+    ]
 
 
 def main(argv: Sequence[str]) -> int:

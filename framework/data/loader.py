@@ -240,9 +240,12 @@ class DataLoader:
 
     def _hire(self) -> WorkerPool:
         return WorkerPool(
-            self._recipe(), self.num_workers, self.worker_init_fn, self.multiprocessing_context,
+            self._recipe(),
+            self.num_workers,
+            self.worker_init_fn,
+            self.multiprocessing_context,
             self.timeout,
-        )  # fmt: skip
+        )
 
     def _begin_walk(self, resumed: dict[str, Any] | None) -> SamplerIterator[Any]:
         walk, self._walk = self._walk, None
@@ -326,8 +329,11 @@ class _Epoch:
     def _state(self, sampler: Any, workers: Any) -> dict[str, Any]:
         batches = self.batches
         return {
-            "base_seed": self.base_seed, "batches": batches, "sampler": sampler, "workers": workers,
-        }  # fmt: skip
+            "base_seed": self.base_seed,
+            "batches": batches,
+            "sampler": sampler,
+            "workers": workers,
+        }
 
 
 class _InProcessEpoch(_Epoch):

@@ -171,9 +171,12 @@ class RandomSampler(_Ordered):
     """
 
     def __init__(
-        self, data_source: Any, replacement: bool = False, num_samples: int | None = None,
+        self,
+        data_source: Any,
+        replacement: bool = False,
+        num_samples: int | None = None,
         generator: Generator | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(replacement, bool):
             raise TypeError(
                 f"replacement should be a boolean value, but got replacement={replacement}"
@@ -250,9 +253,12 @@ class WeightedRandomSampler(_Ordered):
     """
 
     def __init__(
-        self, weights: Sequence[float] | Tensor, num_samples: int, replacement: bool = True,
+        self,
+        weights: Sequence[float] | Tensor,
+        num_samples: int,
+        replacement: bool = True,
         generator: Generator | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples <= 0:
             raise ValueError(
                 f"num_samples should be a positive integer value, but got num_samples={num_samples}"
@@ -299,9 +305,14 @@ class DistributedSampler(_Ordered):
     """
 
     def __init__(
-        self, dataset: Any, num_replicas: int | None = None, rank: int | None = None,
-        shuffle: bool = True, seed: int = 0, drop_last: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: Any,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
         num_replicas = get_world_size() if num_replicas is None else num_replicas
         rank = get_rank() if rank is None else rank
         if not 0 <= rank < num_replicas:
@@ -470,8 +481,9 @@ class SamplerIterator(Generic[T_co]):
 
 def _has_state(sampler: Any) -> bool:
     methods: tuple[Callable[..., Any] | None, ...] = (
-        getattr(sampler, "state_dict", None), getattr(sampler, "load_state_dict", None),
-    )  # fmt: skip
+        getattr(sampler, "state_dict", None),
+        getattr(sampler, "load_state_dict", None),
+    )
     return all(map(callable, methods))
 
 

@@ -111,9 +111,13 @@ class WorkerPool:
     """
 
     def __init__(
-        self, recipe: FetchConfig, count: int, init_fn: Callable[[int], Any] | None, context: Any,
+        self,
+        recipe: FetchConfig,
+        count: int,
+        init_fn: Callable[[int], Any] | None,
+        context: Any,
         timeout: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.timeout = timeout
         self.closed = False
         self.disowned = False
@@ -207,9 +211,11 @@ class WorkerPool:
         worker = self._workers[number]
         worker.join(GRACE)
         code = worker.exitcode
-        how = f"killed by signal {signal.Signals(-code).name}" if code and code < 0 else (
-            f"exit code {code}"
-        )  # fmt: skip
+        how = (
+            f"killed by signal {signal.Signals(-code).name}"
+            if code and code < 0
+            else (f"exit code {code}")
+        )
         self.close()
         hint = (
             ""

@@ -199,9 +199,11 @@ class CudaBackend:
         owner = storage.root
         owned = self._unowned(owner.memory.ptr, owner.nbytes, owner, self.index)
         return self.xp.ndarray(
-            tuple(spec.shape), dtype=spec.np_dtype, memptr=self._pointer(owned, offset),
+            tuple(spec.shape),
+            dtype=spec.np_dtype,
+            memptr=self._pointer(owned, offset),
             strides=strides,
-        )  # fmt: skip
+        )
 
     def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
         """Wrap an array that someone else owns, sharing its memory."""

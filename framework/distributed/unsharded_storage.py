@@ -46,9 +46,19 @@ class UnshardedStorage(LedgerEntry):
     """
 
     __slots__ = (
-        "__weakref__", "_fill", "_map", "_owner", "address", "array", "ledger", "nbytes", "pins",
-        "role", "spec", "version",
-    )  # fmt: skip
+        "__weakref__",
+        "_fill",
+        "_map",
+        "_owner",
+        "address",
+        "array",
+        "ledger",
+        "nbytes",
+        "pins",
+        "role",
+        "spec",
+        "version",
+    )
 
     def __init__(self, spec: Spec, fill: Callable[[Tensor], None]) -> None:
         self.ledger = None

@@ -203,9 +203,12 @@ class ContinuousBernoulli(_OfOdds):
     _mean_carrier_measure = 0
 
     def __init__(
-        self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501),
+        self,
+        probs: Any = None,
+        logits: Any = None,
+        lims: tuple[float, float] = (0.499, 0.501),
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._lims = lims
         super().__init__(probs, logits, validate_args)
         if probs is not None:  # 0 and 1 have no log-odds

@@ -81,9 +81,11 @@ class Dirichlet(ExponentialFamily):
         a = self.concentration
         n, total = a.shape[-1], a.sum(-1)
         return (
-            a.lgamma().sum(-1) - total.lgamma() - (n - total) * total.digamma()
+            a.lgamma().sum(-1)
+            - total.lgamma()
+            - (n - total) * total.digamma()
             - ((a - 1) * a.digamma()).sum(-1)
-        )  # fmt: skip
+        )
 
     @property
     def _natural_params(self) -> tuple[Tensor, ...]:
@@ -104,8 +106,9 @@ class Beta(ExponentialFamily):
     """
 
     arg_constraints = {
-        "concentration1": constraints.positive, "concentration0": constraints.positive,
-    }  # fmt: skip
+        "concentration1": constraints.positive,
+        "concentration0": constraints.positive,
+    }
     support = constraints.unit_interval
     has_rsample = True
 
@@ -179,8 +182,9 @@ class Kumaraswamy(TransformedDistribution):
     """
 
     arg_constraints = {
-        "concentration1": constraints.positive, "concentration0": constraints.positive,
-    }  # fmt: skip
+        "concentration1": constraints.positive,
+        "concentration0": constraints.positive,
+    }
     support = constraints.unit_interval
     has_rsample = True
 
@@ -190,9 +194,10 @@ class Kumaraswamy(TransformedDistribution):
         self.concentration1, self.concentration0 = broadcast_all(concentration1, concentration0)
         low, high = (filled(self.concentration0.shape, v, self.concentration0) for v in (0.0, 1.0))
         parts = [
-            PowerTransform(self.concentration0.reciprocal()), AffineTransform(1.0, -1.0),
+            PowerTransform(self.concentration0.reciprocal()),
+            AffineTransform(1.0, -1.0),
             PowerTransform(self.concentration1.reciprocal()),
-        ]  # fmt: skip
+        ]
         base = Uniform(low, high, validate_args=False)
         super().__init__(base, parts, validate_args=validate_args)
 

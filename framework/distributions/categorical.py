@@ -249,9 +249,12 @@ class Multinomial(Distribution):
     total_count: int
 
     def __init__(
-        self, total_count: int = 1, probs: Any = None, logits: Any = None,
+        self,
+        total_count: int = 1,
+        probs: Any = None,
+        logits: Any = None,
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(total_count, int):
             raise NotImplementedError(
                 "Multinomial: inhomogeneous total_count is not supported; it is an int. Got "

@@ -92,9 +92,12 @@ class _DependentProperty(property, _Dependent):
     """
 
     def __init__(
-        self, fn: Callable[[Any], Any] | None = None, *,
-        is_discrete: Any = NotImplemented, event_dim: Any = NotImplemented,
-    ) -> None:  # fmt: skip
+        self,
+        fn: Callable[[Any], Any] | None = None,
+        *,
+        is_discrete: Any = NotImplemented,
+        event_dim: Any = NotImplemented,
+    ) -> None:
         super().__init__(fn)
         self._is_discrete = is_discrete
         self._event_dim = event_dim

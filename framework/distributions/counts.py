@@ -78,15 +78,19 @@ class Binomial(_OfTrials):
     """
 
     arg_constraints = {
-        "total_count": constraints.nonnegative_integer, "probs": constraints.unit_interval,
+        "total_count": constraints.nonnegative_integer,
+        "probs": constraints.unit_interval,
         "logits": constraints.real,
-    }  # fmt: skip
+    }
     has_enumerate_support = True
 
     def __init__(
-        self, total_count: Any = 1, probs: Any = None, logits: Any = None,
+        self,
+        total_count: Any = 1,
+        probs: Any = None,
+        logits: Any = None,
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(total_count, probs, logits, validate_args)
 
     def expand(self, batch_shape: Iterable[int], _instance: Any = None) -> Any:
@@ -159,14 +163,18 @@ class NegativeBinomial(_OfTrials):
 
     arg_constraints = {
         "total_count": constraints.greater_than_eq(0),
-        "probs": constraints.half_open_interval(0.0, 1.0), "logits": constraints.real,
-    }  # fmt: skip
+        "probs": constraints.half_open_interval(0.0, 1.0),
+        "logits": constraints.real,
+    }
     support = constraints.nonnegative_integer
 
     def __init__(
-        self, total_count: Any, probs: Any = None, logits: Any = None,
+        self,
+        total_count: Any,
+        probs: Any = None,
+        logits: Any = None,
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(total_count, probs, logits, validate_args)
 
     def expand(self, batch_shape: Iterable[int], _instance: Any = None) -> Any:

@@ -30,8 +30,9 @@ class Gamma(ExponentialFamily):
     """
 
     arg_constraints: Any = {
-        "concentration": constraints.positive, "rate": constraints.positive,
-    }  # fmt: skip
+        "concentration": constraints.positive,
+        "rate": constraints.positive,
+    }
     support = constraints.nonnegative
     has_rsample = True
     _mean_carrier_measure = 0
@@ -234,8 +235,10 @@ class StudentT(Distribution):
     """
 
     arg_constraints = {
-        "df": constraints.positive, "loc": constraints.real, "scale": constraints.positive,
-    }  # fmt: skip
+        "df": constraints.positive,
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
     support = constraints.real
     has_rsample = True
 

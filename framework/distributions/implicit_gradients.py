@@ -137,9 +137,11 @@ def _dirichlet_grad(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
 
 
 @op(
-    returns=("twice", "mixed"), adopt=True,
-    infer=lambda *inputs: (_alike(*inputs),) * 2, samples=_beta_triples,
-)  # fmt: skip
+    returns=("twice", "mixed"),
+    adopt=True,
+    infer=lambda *inputs: (_alike(*inputs),) * 2,
+    samples=_beta_triples,
+)
 def _dirichlet_grad2(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
     """Second derivatives of the beta distribution function, over the density and ``1 - x``.
 

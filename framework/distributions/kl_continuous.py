@@ -114,8 +114,9 @@ def _minus_normal(mean: Any, variance: Any, q: Any) -> Tensor:
     return cast(
         Tensor,
         (variance + (mean - q.loc).square()) / (2 * q.scale.square())
-        + q.scale.log() + _HALF_LOG_2PI,
-    )  # fmt: skip
+        + q.scale.log()
+        + _HALF_LOG_2PI,
+    )
 
 
 def _minus_exponential(mean: Any, q: Any) -> Tensor:

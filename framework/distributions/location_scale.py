@@ -275,9 +275,11 @@ class Gumbel(TransformedDistribution):
         batch = batch_shape_of(self.loc, loc, scale)
         base = open_uniform(self.loc).expand(batch)
         parts: list[Transform] = [
-            ExpTransform().inv, AffineTransform(0, -filled(batch, 1.0, self.scale)),
-            ExpTransform().inv, AffineTransform(loc, -self.scale),
-        ]  # fmt: skip
+            ExpTransform().inv,
+            AffineTransform(0, -filled(batch, 1.0, self.scale)),
+            ExpTransform().inv,
+            AffineTransform(loc, -self.scale),
+        ]
         super().__init__(base, parts, validate_args=validate_args)
 
     def expand(self, batch_shape: Iterable[int], _instance: Any = None) -> Any:

@@ -58,14 +58,18 @@ class Wishart(OfMatrix, ExponentialFamily):
     _mean_carrier_measure = 0
 
     def __init__(
-        self, df: Any, covariance_matrix: Tensor | None = None,
-        precision_matrix: Tensor | None = None, scale_tril: Tensor | None = None,
+        self,
+        df: Any,
+        covariance_matrix: Tensor | None = None,
+        precision_matrix: Tensor | None = None,
+        scale_tril: Tensor | None = None,
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         given = {
-            "covariance_matrix": covariance_matrix, "precision_matrix": precision_matrix,
+            "covariance_matrix": covariance_matrix,
+            "precision_matrix": precision_matrix,
             "scale_tril": scale_tril,
-        }  # fmt: skip
+        }
         matrix = need_matrix("Wishart", **given)
         if isinstance(df, Number):
             df = tensor(df, dtype=matrix.dtype, device=matrix.device)
@@ -104,8 +108,9 @@ class Wishart(OfMatrix, ExponentialFamily):
         return {
             "covariance_matrix": shaped_constraints.positive_definite,
             "precision_matrix": shaped_constraints.positive_definite,
-            "scale_tril": shaped_constraints.lower_cholesky, "df": constraints.greater_than(least),
-        }  # fmt: skip
+            "scale_tril": shaped_constraints.lower_cholesky,
+            "df": constraints.greater_than(least),
+        }
 
     def expand(self, batch_shape: Iterable[int], _instance: Any = None) -> Any:
         new = self._get_checked_instance(Wishart, _instance)

@@ -31,9 +31,11 @@ class MixtureSameFamily(Distribution):
     has_rsample = False
 
     def __init__(
-        self, mixture_distribution: Categorical, component_distribution: Distribution,
+        self,
+        mixture_distribution: Categorical,
+        component_distribution: Distribution,
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._mixture_distribution = mixture_distribution
         self._component_distribution = component_distribution
         for role, given, kind in (
@@ -46,9 +48,7 @@ class MixtureSameFamily(Distribution):
                     f"got {type(given).__name__}."
                 )
         batch = component_distribution.batch_shape[:-1]
-        pairs = zip(
-            reversed(mixture_distribution.batch_shape), reversed(batch), strict=False
-        )  # fmt: skip
+        pairs = zip(reversed(mixture_distribution.batch_shape), reversed(batch), strict=False)
         if any(a != 1 and b != 1 and a != b for a, b in pairs):
             raise ValueError(
                 "MixtureSameFamily: `mixture_distribution.batch_shape` "

@@ -138,22 +138,28 @@ class MultivariateNormal(OfMatrix):
     """
 
     arg_constraints = {
-        "loc": constraints.real_vector, "covariance_matrix": _MATRIX.positive_definite,
-        "precision_matrix": _MATRIX.positive_definite, "scale_tril": _MATRIX.lower_cholesky,
-    }  # fmt: skip
+        "loc": constraints.real_vector,
+        "covariance_matrix": _MATRIX.positive_definite,
+        "precision_matrix": _MATRIX.positive_definite,
+        "scale_tril": _MATRIX.lower_cholesky,
+    }
     support = constraints.real_vector
     has_rsample = True
 
     def __init__(
-        self, loc: Tensor, covariance_matrix: Tensor | None = None,
-        precision_matrix: Tensor | None = None, scale_tril: Tensor | None = None,
+        self,
+        loc: Tensor,
+        covariance_matrix: Tensor | None = None,
+        precision_matrix: Tensor | None = None,
+        scale_tril: Tensor | None = None,
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         need_vector("MultivariateNormal", "loc", loc)
         given = {
-            "covariance_matrix": covariance_matrix, "scale_tril": scale_tril,
+            "covariance_matrix": covariance_matrix,
+            "scale_tril": scale_tril,
             "precision_matrix": precision_matrix,
-        }  # fmt: skip
+        }
         matrix = need_matrix("MultivariateNormal", **given)
         batch = Size(broadcast_shapes(matrix.shape[:-2], loc.shape[:-1]))
         self._take_matrix(batch, **given)
@@ -220,9 +226,10 @@ class LowRankMultivariateNormal(Distribution):
     """
 
     arg_constraints = {
-        "loc": constraints.real_vector, "cov_factor": constraints.independent(constraints.real, 2),
+        "loc": constraints.real_vector,
+        "cov_factor": constraints.independent(constraints.real, 2),
         "cov_diag": constraints.independent(constraints.positive, 1),
-    }  # fmt: skip
+    }
     support = constraints.real_vector
     has_rsample = True
 
@@ -328,9 +335,11 @@ class LowRankMultivariateNormal(Distribution):
         if self._validate_args:
             self._validate_sample(value)
         squared = low_rank_mahalanobis(
-            self._unbroadcasted_cov_factor, self._unbroadcasted_cov_diag, value - self.loc,
+            self._unbroadcasted_cov_factor,
+            self._unbroadcasted_cov_diag,
+            value - self.loc,
             self._capacitance_tril,
-        )  # fmt: skip
+        )
         n = self._event_shape[0]
         return (squared + n * math.log(2 * math.pi)) * -0.5 - self._half_log_det()
 

@@ -93,8 +93,10 @@ class GeneralizedPareto(Distribution):
     """
 
     arg_constraints = {
-        "loc": constraints.real, "scale": constraints.positive, "concentration": constraints.real,
-    }  # fmt: skip
+        "loc": constraints.real,
+        "scale": constraints.positive,
+        "concentration": constraints.real,
+    }
     has_rsample = True
 
     def __init__(
@@ -186,8 +188,9 @@ class Weibull(TransformedDistribution):
         batch = batch_shape_of(self.scale, scale, concentration)
         base = Exponential(filled(batch, 1.0, self.scale), validate_args=validate_args)
         parts = [
-            PowerTransform(self.concentration.reciprocal()), AffineTransform(0, self.scale),
-        ]  # fmt: skip
+            PowerTransform(self.concentration.reciprocal()),
+            AffineTransform(0, self.scale),
+        ]
         super().__init__(base, parts, validate_args=validate_args)
 
     def expand(self, batch_shape: Iterable[int], _instance: Any = None) -> Any:

@@ -27,9 +27,11 @@ class Independent(Distribution):
     arg_constraints = {}
 
     def __init__(
-        self, base_distribution: Distribution, reinterpreted_batch_ndims: int,
+        self,
+        base_distribution: Distribution,
+        reinterpreted_batch_ndims: int,
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         batch = base_distribution.batch_shape
         if reinterpreted_batch_ndims > len(batch):
             raise ValueError(
@@ -121,9 +123,11 @@ class TransformedDistribution(Distribution):
     arg_constraints: Any = {}
 
     def __init__(
-        self, base_distribution: Distribution, transforms: Transform | Sequence[Transform],
+        self,
+        base_distribution: Distribution,
+        transforms: Transform | Sequence[Transform],
         validate_args: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         parts = [transforms] if isinstance(transforms, Transform) else transforms
         if not isinstance(parts, list | tuple) or not all(isinstance(t, Transform) for t in parts):
             raise ValueError(

@@ -105,9 +105,16 @@ def to_dlpack(tensor: Tensor) -> Any:
 
 
 def _rebuild(
-    cls: type, data: Any, dtype: str, shape: tuple[int, ...], where: str, role: str,
-    requires_grad: bool, attributes: dict[str, Any], repeated: tuple[int, ...] = (),
-) -> Tensor:  # fmt: skip
+    cls: type,
+    data: Any,
+    dtype: str,
+    shape: tuple[int, ...],
+    where: str,
+    role: str,
+    requires_grad: bool,
+    attributes: dict[str, Any],
+    repeated: tuple[int, ...] = (),
+) -> Tensor:
     # What a pickle calls. Values come as bytes, so that a pickle needs no NumPy of its own version.
     # ``repeated``: dims of stride 0, of which one element is in ``data``.
     whole = Spec(shape, BY_NAME[dtype], device(where))
@@ -144,9 +151,16 @@ def __reduce_ex__(self: Tensor, protocol: int) -> Any:
             array = array[tuple([slice(0, 1 if d in repeated else n) for d, n in enumerate(shape)])]
         data = np.ascontiguousarray(backend(self.device).to_host(array)).tobytes()
     return _rebuild, (
-        type(self), data, self.dtype.name, shape, str(self.device), _role_name(self),
-        self.requires_grad, dict(self.__dict__), *([repeated] if repeated else []),
-    )  # fmt: skip
+        type(self),
+        data,
+        self.dtype.name,
+        shape,
+        str(self.device),
+        _role_name(self),
+        self.requires_grad,
+        dict(self.__dict__),
+        *([repeated] if repeated else []),
+    )
 
 
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
@@ -184,8 +198,14 @@ def __copy__(self: Tensor) -> Tensor:
 
 
 for _method in (
-    numpy, __array__, __dlpack__, __dlpack_device__, __reduce_ex__, __deepcopy__, __copy__,
-):  # fmt: skip
+    numpy,
+    __array__,
+    __dlpack__,
+    __dlpack_device__,
+    __reduce_ex__,
+    __deepcopy__,
+    __copy__,
+):
     install_method(_method.__name__, _method)
 
 register_backend()  # for einops

@@ -26,9 +26,19 @@ _OURS = tuple(
 )
 _UNSAID = tuple(  # what runs for every op
     os.path.join(_FRAMEWORK, *name.split("/"))
-    for name in ("devices", "kernels", "memory", "modes.py", "ops/dispatch.py", "ops/plan.py",
-                 "ops/inplace.py", "ops/creation/factory.py", "ops/linalg/checks.py", "autograd")
-)  # fmt: skip
+    for name in (
+        "devices",
+        "kernels",
+        "memory",
+        "modes.py",
+        "ops/dispatch.py",
+        "ops/plan.py",
+        "ops/inplace.py",
+        "ops/creation/factory.py",
+        "ops/linalg/checks.py",
+        "autograd",
+    )
+)
 
 
 def shorten(error: BaseException) -> None:

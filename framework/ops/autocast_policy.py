@@ -129,9 +129,12 @@ def _cast(x: Any, wanted: dtype) -> Any:
     if x.dtype is wanted:
         return x
     if not (
-        thread.caching and wanted is not float32 and x._requires_grad and x.is_leaf
+        thread.caching
+        and wanted is not float32
+        and x._requires_grad
+        and x.is_leaf
         and x._viewed is None
-    ):  # fmt: skip
+    ):
         return x.to(wanted)
     key = (id(x), wanted)
     found = thread.cache.get(key)

@@ -46,9 +46,14 @@ def formula_op(made: Formula, name: str, gradients: dict[str, Any] | None = None
     one = len(inputs) == 1
     made.when = vectorized if one else same_shape_float32
     function = op(
-        name=name, infer=same if one else broadcast, promote="float", method=False, public=False,
-        real=True, flops=lambda *specs, **attributes: _cost(made, attributes)(*specs),
-    )(made)  # fmt: skip
+        name=name,
+        infer=same if one else broadcast,
+        promote="float",
+        method=False,
+        public=False,
+        real=True,
+        flops=lambda *specs, **attributes: _cost(made, attributes)(*specs),
+    )(made)
     for input, rule in zip(inputs, rules, strict=True):
         function.vjp(input)(rule)
     function.__name__ = function.__qualname__ = made.name

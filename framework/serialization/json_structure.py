@@ -139,8 +139,12 @@ class Encoder:
         if kind is device:
             return {"$": "device", "name": str(value)}
         if kind is Generator:
-            return {"$": "Generator", "device": str(value.device), "seed": value.initial_seed(),
-                    "offset": value.get_offset()}  # fmt: skip
+            return {
+                "$": "Generator",
+                "device": str(value.device),
+                "seed": value.initial_seed(),
+                "offset": value.get_offset(),
+            }
         if isinstance(value, np.generic) and value.dtype.name in (*NUMBERS, *COMPLEX_NUMBERS):
             return {"$": "number", "dtype": value.dtype.name, "value": self.encode(value.item())}
         return None

@@ -96,9 +96,16 @@ def _named(location: Any) -> Any:
 
 
 def read_tensor(
-    source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool,
-    crc: int | None = None, what: str = "a tensor", checksum: int | None = None,
-) -> Tensor:  # fmt: skip
+    source: Source,
+    offset: int,
+    d: dtype,
+    shape: tuple[int, ...],
+    where: device,
+    mapped: bool,
+    crc: int | None = None,
+    what: str = "a tensor",
+    checksum: int | None = None,
+) -> Tensor:
     """Read a tensor from a range of a file that was checked.
 
     Args:

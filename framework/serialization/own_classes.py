@@ -25,13 +25,21 @@ from .atomic_files import Source
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*")
 _BUILTIN = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex)
-_PICKLING = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__",
-             "__getnewargs_ex__")  # fmt: skip
+_PICKLING = (
+    "__getstate__",
+    "__setstate__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+)
 _OURS = __name__.partition(".")[0]
 INSTEAD = {
-    "enum": "x.name", "dataclass": "dataclasses.asdict(x)", "namedtuple": "x._asdict()",
+    "enum": "x.name",
+    "dataclass": "dataclasses.asdict(x)",
+    "namedtuple": "x._asdict()",
     "module": "x.state_dict()",
-}  # fmt: skip
+}
 REGISTRIES = ("_parameters", "_buffers", "_modules")  # no part of a tensor's name in a file
 _whole: dict[type, tuple[Callable[[Any], str], Callable[[Any], None]]] = {}
 _functions: dict[str, Any] = {}
@@ -211,8 +219,9 @@ def _imported(source: Source, name: str, every: bool) -> type | None:
     if "<locals>" in qualified:
         raise source.error(
             f"it holds an object of {name.replace(':', '.')}, a class inside of a function, which "
-            "no import finds", "Pass the class in allow="
-        )  # fmt: skip
+            "no import finds",
+            "Pass the class in allow=",
+        )
     try:
         if module is None and not ours:
             module = importlib.import_module(module_name)

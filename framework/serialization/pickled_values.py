@@ -432,11 +432,15 @@ PLAIN_CALLS: dict[str, PlainCall] = {
 }
 NAMES = ("torch.Tensor", "numpy.ndarray")  # of classes that only calls get
 GLOBALS: dict[str, Any] = {
-    **{f"{m}.{k.__name__}": k for m in ("builtins", "__builtin__")
-       for k in (int, float, bool, str, list, dict, tuple)},
-    "__builtin__.long": int, "__builtin__.unicode": str,
+    **{
+        f"{m}.{k.__name__}": k
+        for m in ("builtins", "__builtin__")
+        for k in (int, float, bool, str, list, dict, tuple)
+    },
+    "__builtin__.long": int,
+    "__builtin__.unicode": str,
     **{name: Function(name, None) for name in NAMES},
-}  # fmt: skip
+}
 for _known in _LAYOUTS:
     GLOBALS[_known] = _LAYOUTS[_known]
 _DEQUANTIZE = "It is a quantized tensor: save t.dequantize() with PyTorch"

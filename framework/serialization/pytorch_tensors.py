@@ -34,16 +34,27 @@ MOST_DIMS = 64
 LONGEST_NAME = 1000  # letters of a storage's key or location
 LARGEST_TENSOR = 1 << 45  # bytes, and sizes
 _REBUILDS = (  # calls that a call for a tensor's attributes may wrap
-    "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter", "_rebuild_sparse_tensor",
+    "_rebuild_tensor_v2",
+    "_rebuild_tensor_v3",
+    "_rebuild_parameter",
+    "_rebuild_sparse_tensor",
     "_rebuild_meta_tensor_no_storage",
-)  # fmt: skip
+)
 STORAGES = {
-    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
-    "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
-    "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
     "UntypedStorage": "uint8",  # bytes of newer types, which the tensor names
-}  # fmt: skip
+}
 DTYPES = {t.name for t in BY_NAME.values()}
 
 
@@ -198,9 +209,15 @@ class TensorBuilder(StorageScanner):
         return self.tensor(storage, offset, size, stride)
 
     def tensor(
-        self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False,
-        hooks: Any = None, metadata: Any = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        storage: Any,
+        offset: Any,
+        size: Any,
+        stride: Any,
+        requires_grad: Any = False,
+        hooks: Any = None,
+        metadata: Any = None,
+    ) -> Tensor:
         """Build a view of a storage, after its bounds are checked."""
         if type(storage) is not StorageRef:
             raise ValueError("a tensor of no storage")
@@ -210,9 +227,16 @@ class TensorBuilder(StorageScanner):
         return self._view(storage, storage.dtype, offset, size, stride, grad, bits)
 
     def untyped_tensor(
-        self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any,
-        kind: Any, metadata: Any = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        storage: Any,
+        offset: Any,
+        size: Any,
+        stride: Any,
+        requires_grad: Any,
+        hooks: Any,
+        kind: Any,
+        metadata: Any = None,
+    ) -> Tensor:
         """Build a view of a storage of bytes, as elements of a dtype."""
         if type(storage) is not StorageRef or storage.dtype is not uint8:
             raise ValueError("a tensor with a dtype, but without an untyped storage")
@@ -223,9 +247,15 @@ class TensorBuilder(StorageScanner):
         return self._view(storage, kind, offset, size, stride, grad, _bits(metadata, kind))
 
     def _view(
-        self, storage: StorageRef, kind: dtype, offset: Any, size: Any, stride: Any,
-        requires_grad: bool, bits: Bits,
-    ) -> Tensor:  # fmt: skip
+        self,
+        storage: StorageRef,
+        kind: dtype,
+        offset: Any,
+        size: Any,
+        stride: Any,
+        requires_grad: bool,
+        bits: Bits,
+    ) -> Tensor:
         shape, strides = integers(size, "a size"), integers(stride, "a stride")
         if type(offset) is not int or not 0 <= offset < LARGEST:
             raise ValueError(f"a tensor begins at element {short_repr(offset)}")
@@ -320,9 +350,9 @@ class TensorBuilder(StorageScanner):
             raise ValueError(f"a tensor of size {shape} has strides {strides}")
         spec = Spec(shape, kind, META)
         _sane(spec)
-        elements = 0 if 0 in shape else 1 + sum(
-            (n - 1) * s for n, s in zip(shape, strides, strict=True)
-        )  # fmt: skip
+        elements = (
+            0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        )
         whole = Spec((elements,), kind, META)
         _sane(whole)
         made, base = backend(META).empty(whole, INPUT)
@@ -363,9 +393,15 @@ class TensorBuilder(StorageScanner):
         if self._left < 0:
             raise ValueError("its storages overlap in the file")
         t = read_tensor(
-            self.source, place.offset, ref.dtype, (ref.elements,), where, self.mapped,
-            place.crc, f"storage {ref.key}",
-        )  # fmt: skip
+            self.source,
+            place.offset,
+            ref.dtype,
+            (ref.elements,),
+            where,
+            self.mapped,
+            place.crc,
+            f"storage {ref.key}",
+        )
         self._flat[ref.key, where] = t
         return t
 

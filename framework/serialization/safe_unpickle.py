@@ -49,9 +49,14 @@ class Function:
     __slots__ = ("base", "booked", "call", "each", "name", "new")
 
     def __init__(
-        self, name: str, call: Callable[..., Any] | None, base: int = OBJECT, each: int = 16,
-        new: bool = False, booked: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        call: Callable[..., Any] | None,
+        base: int = OBJECT,
+        each: int = 16,
+        new: bool = False,
+        booked: bool = False,
+    ) -> None:
         self.name = name
         self.call = call
         self.base, self.each = base, each
@@ -62,10 +67,13 @@ class Function:
 
 
 def unpickle(
-    stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
-    failed: Callable[[], BaseException | None] = lambda: None, base: int = BASE,
+    stream: Any,
+    find: Callable[[str, str], Any],
+    persistent: Callable[[Any], Any],
+    failed: Callable[[], BaseException | None] = lambda: None,
+    base: int = BASE,
     complete: Callable[[Any, Any, Budget], bool] = lambda target, state, budget: False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Load one pickle from a binary stream, leaving the stream behind it.
 
     Args:
@@ -125,14 +133,26 @@ class _Machine:
     """The unpickling machine: stack, marks, memo, and input."""
 
     __slots__ = (
-        "_find", "below", "budget", "complete", "end", "memo", "named", "persistent", "read",
-        "stack", "stream",
-    )  # fmt: skip
+        "_find",
+        "below",
+        "budget",
+        "complete",
+        "end",
+        "memo",
+        "named",
+        "persistent",
+        "read",
+        "stack",
+        "stream",
+    )
 
     def __init__(
-        self, stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
+        self,
+        stream: Any,
+        find: Callable[[str, str], Any],
+        persistent: Callable[[Any], Any],
         budget: Budget,
-    ) -> None:  # fmt: skip
+    ) -> None:
         begin = stream.tell()
         self.end = stream.seek(0, 2)
         stream.seek(begin)

@@ -34,13 +34,23 @@ CHUNK = 1 << 22  # bytes gathered at a time from an array that is not contiguous
 METADATA = "__metadata__"
 
 NUMPY: dict[str, Any] = {
-    "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16),
-    "BF16": bfloat16.np, "I64": np.dtype(np.int64), "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16), "I8": np.dtype(np.int8), "U64": np.dtype(np.uint64),
-    "U32": np.dtype(np.uint32), "U16": np.dtype(np.uint16), "U8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_), "C64": np.dtype(np.complex64),
-    "F8_E4M3": float8_e4m3fn.np, "F8_E5M2": float8_e5m2.np,
-}  # fmt: skip
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": bfloat16.np,
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U64": np.dtype(np.uint64),
+    "U32": np.dtype(np.uint32),
+    "U16": np.dtype(np.uint16),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+    "C64": np.dtype(np.complex64),
+    "F8_E4M3": float8_e4m3fn.np,
+    "F8_E5M2": float8_e5m2.np,
+}
 NAMES = {d: name for name, d in NUMPY.items() if name != "C64"}  # older readers have no complex
 WITHOUT_ARRAYS = {"F8_E8M0": 1}  # known, but no dtype here: bytes
 
@@ -92,8 +102,10 @@ def write(
     for name, array in ordered:
         begin, end = end, end + array.nbytes
         header[name] = {
-            "dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end],
-        }  # fmt: skip
+            "dtype": NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > LONGEST_HEADER:

@@ -64,8 +64,9 @@ def why_not(value: Any) -> str:
     if kind is defaultdict and value.default_factory not in (None, *_NAMES):
         return "Its default_factory is a function of yours: save dict(x)"
     if kind in (datetime.datetime, datetime.time) and type(value.tzinfo) not in (
-        type(None), datetime.timezone,
-    ):  # fmt: skip
+        type(None),
+        datetime.timezone,
+    ):
         return "Its tzinfo is no datetime.timezone: save x.isoformat()"
     if kind in (set, frozenset) and not all(map(hashable_plainly, value)):
         return "As an element of a set: str, bytes, numbers, or tuples of these; save list(x)"

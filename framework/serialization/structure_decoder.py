@@ -46,9 +46,13 @@ class Decoder:
     """
 
     def __init__(
-        self, source: Source, entries: dict[str, Entry], placement: Placement, mapped: bool,
+        self,
+        source: Source,
+        entries: dict[str, Entry],
+        placement: Placement,
+        mapped: bool,
         classes: own_classes.OwnClasses | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._classes = classes or own_classes.OwnClasses()
         self.source, self.entries = source, entries
         self.placement, self.mapped = placement, mapped
@@ -116,9 +120,15 @@ class Decoder:
         if where.type != "meta":
             self._budget.spend(entry.nbytes)
         t = read_tensor(
-            self.source, entry.offset, found, entry.shape, where, self.mapped,
-            what=f"entry {name!r:.99}", checksum=entry.checksum,
-        )  # fmt: skip
+            self.source,
+            entry.offset,
+            found,
+            entry.shape,
+            where,
+            self.mapped,
+            what=f"entry {name!r:.99}",
+            checksum=entry.checksum,
+        )
         self._memory[name, where] = t
         return t
 

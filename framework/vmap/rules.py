@@ -41,9 +41,18 @@ def own(*names: str) -> Callable[[Rule], Rule]:
 
 _POINTWISE_FAMILY = ".ops.elementwise."
 _POINTWISE = {  # beside those that are declared elementwise
-    "_absolute_error", "_bernoulli", "_blend", "_complex", "_convert", "_copy", "_hardtanh",
-    "_threshold", "clone", "frexp", "softsign",
-}  # fmt: skip
+    "_absolute_error",
+    "_bernoulli",
+    "_blend",
+    "_complex",
+    "_convert",
+    "_copy",
+    "_hardtanh",
+    "_threshold",
+    "clone",
+    "frexp",
+    "softsign",
+}
 
 
 def is_pointwise(op: Op) -> bool:

@@ -117,8 +117,10 @@ def _asked(func: Any, found: list[Any], args: Any, kwargs: Any) -> Any:
             return answer
     name = getattr(func, "__name__", func)
     shown = ", ".join(kind.__name__ for kind in kinds)
-    raise TypeError(f"no implementation found for 'torch.{name}' on types that implement "
-                    f"__torch_function__: [{shown}]")  # fmt: skip
+    raise TypeError(
+        f"no implementation found for 'torch.{name}' on types that implement "
+        f"__torch_function__: [{shown}]"
+    )
 
 
 class Overridable:

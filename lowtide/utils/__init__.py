@@ -6,9 +6,19 @@ from typing import Any as _Any
 from lowtide.framework.serialization import CheckpointDirectory as CheckpointDirectory
 
 _PARTS = (
-    "_pytree", "_python_dispatch", "checkpoint", "collect_env", "cpp_extension", "data", "dlpack",
-    "flop_counter", "hooks", "loggers", "model_zoo", "tensorboard",
-)  # fmt: skip
+    "_pytree",
+    "_python_dispatch",
+    "checkpoint",
+    "collect_env",
+    "cpp_extension",
+    "data",
+    "dlpack",
+    "flop_counter",
+    "hooks",
+    "loggers",
+    "model_zoo",
+    "tensorboard",
+)
 
 
 def __getattr__(name: str) -> _Any:

@@ -71,9 +71,13 @@ class Graph:
         return self.create_node("get_attr", qualified_name, type_expr=type_expr)
 
     def call_function(
-        self, the_function: Callable[..., Any], args: Any = None, kwargs: Any = None,
-        type_expr: Any = None, name: str | None = None,
-    ) -> Node:  # fmt: skip
+        self,
+        the_function: Callable[..., Any],
+        args: Any = None,
+        kwargs: Any = None,
+        type_expr: Any = None,
+        name: str | None = None,
+    ) -> Node:
         """Make a call of a function."""
         return self.create_node("call_function", the_function, args, kwargs, name, type_expr)
 

@@ -15,8 +15,15 @@ from typing import Any
 
 from .proxy import Proxy
 
-NAMESPACES = ("lowtide", "lowtide.nn.functional", "lowtide.special", "lowtide.linalg",
-              "lowtide.fft", "torch", "math")  # fmt: skip
+NAMESPACES = (
+    "lowtide",
+    "lowtide.nn.functional",
+    "lowtide.special",
+    "lowtide.linalg",
+    "lowtide.fft",
+    "torch",
+    "math",
+)
 OURS = ("lowtide.",)
 OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
 _wrapped: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}

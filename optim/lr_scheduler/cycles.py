@@ -16,7 +16,7 @@ from .base import (
     set_rate,
     single,
     uninterrupted,
-)  # fmt: skip
+)
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):

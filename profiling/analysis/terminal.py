@@ -28,7 +28,7 @@ def tide(
         height: Lines.
         top: Bytes at the upper edge; the highest stack by default.
         plain: Only ASCII.
-    """  # fmt: skip
+    """
     shades = PLAIN_SHADES if plain else SHADES
     rows = [list(values) for values in series.values()]
     totals = [sum(column) for column in zip(*rows, strict=True)]

@@ -108,9 +108,7 @@ class FitTable:
         """Return the table as CSV with sizes in bytes, and write it to ``path`` if given."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        names = [
-            "model", "limit_bytes", "batch", "first_batch", "first_bytes", "steady_bytes"
-        ]  # fmt: skip
+        names = ["model", "limit_bytes", "batch", "first_batch", "first_bytes", "steady_bytes"]
         writer.writerow(names)
         writer.writerows([getattr(r, name) for name in names] for r in self.rows)
         if path is not None:
@@ -139,9 +137,14 @@ class FitTable:
             axes.bar(at, [r.batch for r in rows], 0.9 * width, color=color, label=model)
             for x, r in zip(at, rows, strict=True):
                 axes.annotate(
-                    str(r.batch) if r.batch else "none", (x, r.first_batch), xytext=(0, 3),
-                    textcoords="offset points", fontsize=8, ha="center", color=color,
-                )  # fmt: skip
+                    str(r.batch) if r.batch else "none",
+                    (x, r.first_batch),
+                    xytext=(0, 3),
+                    textcoords="offset points",
+                    fontsize=8,
+                    ha="center",
+                    color=color,
+                )
         axes.set_xticks(range(len(self.limits)), [format_bytes(n) for n in self.limits])
         axes.set_yscale("symlog", linthresh=1, base=2)
         axes.yaxis.set_major_formatter("{x:.0f}")

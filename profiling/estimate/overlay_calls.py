@@ -63,9 +63,12 @@ class OverlayCalls:
             if hasattr(os, name):
                 setattr(os, name, _in_place_of(getattr(os, name), instead))
         new: dict[str, Callable[..., Any]] = {
-            "open": self.os_open, "stat": self._looking(real_stat),
-            "lstat": self._looking(real_lstat), "scandir": self.scandir, "listdir": self.listdir,
-        }  # fmt: skip
+            "open": self.os_open,
+            "stat": self._looking(real_stat),
+            "lstat": self._looking(real_lstat),
+            "scandir": self.scandir,
+            "listdir": self.listdir,
+        }
         for name, f in new.items():
             setattr(os, name, f)
         drop = self.overlay.drop

@@ -65,8 +65,10 @@ class SummaryWriter:
     ) -> None:
         self._library = _tensorboardx()
         self._again: dict[str, Any] = {
-            "max_queue": max_queue, "flush_secs": flush_secs, "filename_suffix": filename_suffix,
-        }  # fmt: skip
+            "max_queue": max_queue,
+            "flush_secs": flush_secs,
+            "filename_suffix": filename_suffix,
+        }
         self._writer: Any = None
         if execution.current.computes:
             folder = None if log_dir is None else os.fspath(log_dir)

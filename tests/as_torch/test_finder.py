@@ -97,12 +97,13 @@ REFUSED = {
     "from torch import nonsense": ("ImportError", "'torch' has no attribute 'nonsense'"),
     "from torch.nn import nonsense": ("ImportError", "'torch.nn' has no attribute 'nonsense'"),
     "from torch.nn.functional import nonsense": (
-        "ImportError", "'torch.nn.functional' has no attribute 'nonsense'",
+        "ImportError",
+        "'torch.nn.functional' has no attribute 'nonsense'",
     ),
     "torch.nonsense": ("AttributeError", "'torch' has no attribute 'nonsense'"),
     "torch.nn.nonsense": ("AttributeError", "'torch.nn' has no attribute 'nonsense'"),
     "torch._C.nonsense": ("AttributeError", "'torch._C' has no attribute 'nonsense'"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -121,9 +121,7 @@ def test_a_trace_puts_everything_back(block: Block) -> None:
     with pytest.raises(TraceError):
         fx.symbolic_trace(lambda x: x if x.sum() > 0 else -x)
     fx.symbolic_trace(block)
-    assert before == (
-        lt.relu, F.gelu, nn.Module.__call__, nn.Module.__getattr__, lt.Tensor.__add__
-    )  # fmt: skip
+    assert before == (lt.relu, F.gelu, nn.Module.__call__, nn.Module.__getattr__, lt.Tensor.__add__)
     assert not is_fx_tracing()
 
 

@@ -20,34 +20,41 @@ REFUSALS = {
     "jit.load": (lambda: jit.load("f"), "has no TorchScript"),
     "jit.ScriptFunction": (lambda: jit.ScriptFunction(), "lowtide compiles none"),
     "TorchFunctionMode": (
-        lambda: overrides.TorchFunctionMode().__enter__(), "has no modes of functions"
+        lambda: overrides.TorchFunctionMode().__enter__(),
+        "has no modes of functions",
     ),
     "TorchDispatchMode": (
-        lambda: lt.utils._python_dispatch.TorchDispatchMode().__enter__(), "has no dispatch modes"
+        lambda: lt.utils._python_dispatch.TorchDispatchMode().__enter__(),
+        "has no dispatch modes",
     ),
     "Library('mine').define": (lambda: library.Library("mine", "DEF").define("f()"), "custom_op"),
     "wrap_triton": (lambda: library.wrap_triton(None), "runs no Triton kernels"),
     "register_package": (
-        lambda: lt.serialization.register_package(1, None, None), "map_location moves"
+        lambda: lt.serialization.register_package(1, None, None),
+        "map_location moves",
     ),
     "set_default_load_endianness": (
-        lambda: lt.serialization.set_default_load_endianness("big"), "pass None"
+        lambda: lt.serialization.set_default_load_endianness("big"),
+        "pass None",
     ),
     "cpp_extension.load": (lambda: cpp_extension.load("m", []), "against PyTorch's C++"),
     "cpp_extension.load_inline": (
-        lambda: cpp_extension.load_inline("m", ""), "against PyTorch's C++"
+        lambda: cpp_extension.load_inline("m", ""),
+        "against PyTorch's C++",
     ),
     "cpp_extension.CUDAExtension": (
-        lambda: cpp_extension.CUDAExtension("m", []), "against PyTorch's C++"
+        lambda: cpp_extension.CUDAExtension("m", []),
+        "against PyTorch's C++",
     ),
     "cpp_extension.BuildExtension": (
-        lambda: cpp_extension.BuildExtension(), "against PyTorch's C++"
+        lambda: cpp_extension.BuildExtension(),
+        "against PyTorch's C++",
     ),
     "torch.mps.synchronize": (lambda: lt.mps.synchronize(), "does not run on Apple's GPUs"),
     "torch.xpu.synchronize": (lambda: lt.xpu.synchronize(), "does not run on Intel's GPUs"),
     "hub.load": (lambda: hub.load("a/b", "model"), "downloads nothing"),
     "hub.download_url_to_file": (lambda: hub.download_url_to_file("u", "f"), "downloads nothing"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSALS)

@@ -161,7 +161,7 @@ PROGRAMS = {
         fused = nn.utils.fuse_conv_bn_eval(conv, norm)
         result = [fused.weight.tolist(), fused.bias.tolist()]
         """,
-}  # fmt: skip
+}
 
 PACKAGES = {
     "einops": """
@@ -246,7 +246,7 @@ PACKAGES = {
         net.fit(X, y)
         result = [net.predict(X).tolist(), net.history[:, "train_loss"]]
         """,
-}  # fmt: skip
+}
 
 
 NEEDS = {  # of lowtide, to import the package
@@ -270,8 +270,10 @@ def alike(a: Any, b: Any, path: str = "") -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_gives_the_same(name: str) -> None:
-    alike(printed(FILLED + _dedented(PROGRAMS[name]), True),
-          printed(FILLED + _dedented(PROGRAMS[name]), False))  # fmt: skip
+    alike(
+        printed(FILLED + _dedented(PROGRAMS[name]), True),
+        printed(FILLED + _dedented(PROGRAMS[name]), False),
+    )
 
 
 @pytest.mark.deep
@@ -282,8 +284,10 @@ def test_a_package_gives_the_same(name: str) -> None:
     needed = NEEDS.get(name)
     if needed and answers("import lowtide as lt", [f"lt.{needed}"])[f"lt.{needed}"][0] != "<":
         pytest.skip(f"{name} imports torch.{needed}, which lowtide does not have")
-    alike(printed(FILLED + _dedented(PACKAGES[name]), True),
-          printed(FILLED + _dedented(PACKAGES[name]), False))  # fmt: skip
+    alike(
+        printed(FILLED + _dedented(PACKAGES[name]), True),
+        printed(FILLED + _dedented(PACKAGES[name]), False),
+    )
 
 
 def _dedented(code: str) -> str:

@@ -174,17 +174,19 @@ REFUSED = {
     "torch.export.export(None)": ("NotImplementedError", "torch.export.export"),
     "torch.ao.quantization.prepare(None)": ("NotImplementedError", "no quantized tensors"),
     "torch.distributed.fsdp.FullyShardedDataParallel(None)": (
-        "NotImplementedError", "FullyShardedDataParallel is not there"
+        "NotImplementedError",
+        "FullyShardedDataParallel is not there",
     ),
     "torch.distributed.checkpoint.DefaultSavePlanner()": (
-        "NotImplementedError", "DefaultSavePlanner is not there"
+        "NotImplementedError",
+        "DefaultSavePlanner is not there",
     ),
     "plans.distribute_tensor(m, None)": ("NotImplementedError", "distribute_tensor is not there"),
     "parallel.RowwiseParallel()._apply(None, None)": ("NotImplementedError", "parallelize_module"),
     "torch.cuda.CUDAGraph()": ("NotImplementedError", "does not capture CUDA graphs"),
     "torch.rrelu(m, generator=torch.Generator())": ("NotImplementedError", "leave it out"),
     "torch.add(d, 1)": ("TypeError", "no implementation found for 'torch.add' on types that"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +221,12 @@ def test_nothing_looks_for_overrides_before_a_class_has_them() -> None:
     class Foreign:
         def __torch_function__(self): pass
     """
-    questions = ["same", "type(relu).__name__", "builtins.__build_class__ is watching",
-                 "type(torch.relu).__name__", "torch.Tensor.add is add"]  # fmt: skip
+    questions = [
+        "same",
+        "type(relu).__name__",
+        "builtins.__build_class__ is watching",
+        "type(torch.relu).__name__",
+        "torch.Tensor.add is add",
+    ]
     found = answers(setup, questions)
     assert list(found.values()) == [True, "'function'", False, "'Overridable'", False]

@@ -92,9 +92,16 @@ def test_questions_to_all_leaves() -> None:
 def test_leaves_have_paths() -> None:
     pairs, spec = tree.tree_flatten_with_path(NESTED)
     assert [tree.keystr(path) for path, _ in pairs] == [
-        "['a'][0]", "['a'][1][0]", "['a'][1][1]", "['b']['z']", "['b']['y'].x", "['b']['y'].y",
-        "['c'][0]", "['c'][1]", "['d']['k']",
-    ]  # fmt: skip
+        "['a'][0]",
+        "['a'][1][0]",
+        "['a'][1][1]",
+        "['b']['z']",
+        "['b']['y'].x",
+        "['b']['y'].y",
+        "['c'][0]",
+        "['c'][1]",
+        "['d']['k']",
+    ]
     assert [tree.key_get(NESTED, path) for path, _ in pairs] == [leaf for _, leaf in pairs]
     assert spec == tree.tree_structure(NESTED)
     named = tree.tree_map_with_path(lambda path, x, y: (tree.keystr(path), x, y), [1], [2])

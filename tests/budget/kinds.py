@@ -78,10 +78,17 @@ def writes_in_place() -> Any:
 
 def batch_statistics() -> Any:
     net = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout2d(0.2),
-        nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(8 * 64, 4),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.Dropout2d(0.2),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * 64, 4),
+    )
     x, optimizer = lt.randn(16, 3, 16, 16), optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     state = {k: v.clone() for k, v in net.state_dict().items()}
 

@@ -85,9 +85,7 @@ def test_plot_writes_the_format_of_the_ending(plan, tmp_path, ending):
 def test_the_picture_names_what_it_draws(plan):
     axes = figure(plan.tide(), "a plan").axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == [
-        "plain step", "under the plan", "made again", "a value is dropped", "budget"
-    ]  # fmt: skip
+    assert names == ["plain step", "under the plan", "made again", "a value is dropped", "budget"]
     assert axes.get_xlabel() in ("predicted time of kernels, ms", "predicted time of kernels, s")
     assert axes.get_ylabel() == "live bytes, MiB"
 
@@ -134,8 +132,10 @@ def test_a_plan_comes_back_from_its_file(step, plan, tmp_path):
     assert str(again) == str(plan)
     assert again.decisions == plan.decisions
     assert (again.limit, again.cost, again.seconds_range) == (
-        plan.limit, list(plan.cost), list(plan.seconds_range),
-    )  # fmt: skip
+        plan.limit,
+        list(plan.cost),
+        list(plan.seconds_range),
+    )
     step()
     expected = bits([p.grad for p in step.net.parameters()])
     step.net.zero_grad()

@@ -186,12 +186,20 @@ def test_of_a_device_whose_kernels_cannot_be_measured_there_is_no_time(folder):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "null", '{"kernels": 3}', '{"kernels": {"a": 1}}',
-        '{"kernels": {"a": [1, 2]}}', '{"kernels": {"a": [3, 2, 1]}}',
-        '{"kernels": {"a": [-1, 0, 0]}}', '{"kernels": {"a": [0, 0, Infinity]}}',
-        '{"kernels": {"a": [NaN, 0, 0]}}', '{"kernels": {"a": ["x", 0, 0]}}',
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"kernels": 3}',
+        '{"kernels": {"a": 1}}',
+        '{"kernels": {"a": [1, 2]}}',
+        '{"kernels": {"a": [3, 2, 1]}}',
+        '{"kernels": {"a": [-1, 0, 0]}}',
+        '{"kernels": {"a": [0, 0, Infinity]}}',
+        '{"kernels": {"a": [NaN, 0, 0]}}',
+        '{"kernels": {"a": ["x", 0, 0]}}',
     ],
-)  # fmt: skip
+)
 def test_a_damaged_file_is_as_none(folder, text):
     known = KernelSeconds(3)
     known.add({"a\t": (1.0, 1.0, 1.0)})

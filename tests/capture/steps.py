@@ -138,9 +138,13 @@ def regions_step(s: Setup) -> Callable[..., Any]:
 
 
 STEPS = {
-    "plain": plain_step, "clipped": clipped_step, "scaled": scaled_step,
-    "accumulating": accumulating_step, "regions": regions_step, "late": late_step,
-}  # fmt: skip
+    "plain": plain_step,
+    "clipped": clipped_step,
+    "scaled": scaled_step,
+    "accumulating": accumulating_step,
+    "regions": regions_step,
+    "late": late_step,
+}
 
 
 def batches(n: int, size: int = 8) -> list[Any]:

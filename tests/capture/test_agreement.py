@@ -72,9 +72,18 @@ def nan_or_number(x: Any) -> Any:
 
 
 HIDDEN: list[Callable[[Any], Any]] = [
-    scalar, attribute, list_of_numbers, array_of_numpy, filled, other_kernels, more_kernels,
-    kernels_at_the_end, position, returned, nan_or_number,
-]  # fmt: skip
+    scalar,
+    attribute,
+    list_of_numbers,
+    array_of_numpy,
+    filled,
+    other_kernels,
+    more_kernels,
+    kernels_at_the_end,
+    position,
+    returned,
+    nan_or_number,
+]
 
 
 def run(f: Any, numbers: list[float], monkeypatch: Any) -> list[Any]:

@@ -65,8 +65,9 @@ def replace(s: Setup, k: int) -> None:
 
 def load(s: Setup, k: int) -> None:
     if k == 5:
-        s.net.load_state_dict({n: t + 0.5 if t.is_floating_point() else t
-                               for n, t in s.net.state_dict().items()})  # fmt: skip
+        s.net.load_state_dict(
+            {n: t + 0.5 if t.is_floating_point() else t for n, t in s.net.state_dict().items()}
+        )
 
 
 def swap_layer(s: Setup, k: int) -> None:
@@ -140,8 +141,12 @@ def test_views_and_foreign_memory_are_taken() -> None:
     f = lt.compile(lambda a: a.sum(0) + a[1], fullgraph=True)
     for k in range(6):
         array = np.random.default_rng(k).standard_normal((4, 5)).astype(np.float32)
-        for x in (lt.from_numpy(array), lt.tensor(array), lt.tensor(array.T.copy()).t(),
-                  lt.tensor(np.vstack([array, array]))[2:6]):  # fmt: skip
+        for x in (
+            lt.from_numpy(array),
+            lt.tensor(array),
+            lt.tensor(array.T.copy()).t(),
+            lt.tensor(np.vstack([array, array]))[2:6],
+        ):
             assert bits(f(x)) == bits(x.sum(0) + x[1])
     assert f.replays >= 12
 

@@ -20,8 +20,15 @@ from lowtide.framework.tensor import Tensor
 IDS = testing.sample_ids()
 VALUES = ("the shape", "a gradient is sparse")
 """Why some samples run as written: shapes that depend on values, and sparse gradients."""
-THEIRS = ("_mask_places", "_argwhere", "_bincount", "_unique", "_unique_consecutive", "_embedding",
-          "_embedding_bag")  # fmt: skip
+THEIRS = (
+    "_mask_places",
+    "_argwhere",
+    "_bincount",
+    "_unique",
+    "_unique_consecutive",
+    "_embedding",
+    "_embedding_bag",
+)
 
 
 def bits(tensors: Any) -> list[Any]:

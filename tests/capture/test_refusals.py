@@ -88,13 +88,20 @@ def calls_kept_out(x: Any) -> Any:
 
 
 REFUSED = {
-    reads_value: "reads a tensor's value", reads_truth: "reads a tensor's value",
-    reads_array: "reads a tensor's value", shape_of_values: "depends on values",
-    python_random: "random generator", own_random: "draws from GENERATOR",
-    numpy_random: "random generator", counts: "COUNT", keeps: "kept somewhere else",
-    seeds: "state of a random generator", iterates: "iterator", prints: "reads a tensor's value",
+    reads_value: "reads a tensor's value",
+    reads_truth: "reads a tensor's value",
+    reads_array: "reads a tensor's value",
+    shape_of_values: "depends on values",
+    python_random: "random generator",
+    own_random: "draws from GENERATOR",
+    numpy_random: "random generator",
+    counts: "COUNT",
+    keeps: "kept somewhere else",
+    seeds: "state of a random generator",
+    iterates: "iterator",
+    prints: "reads a tensor's value",
     calls_kept_out: "compiler.disable",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)

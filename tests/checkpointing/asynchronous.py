@@ -147,9 +147,13 @@ class GpuArray(SimArray):
     __slots__ = ("_raw",)
 
     def __init__(
-        self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None,
+        self,
+        shape: Any,
+        dtype: Any = float,
+        memptr: Any = None,
+        strides: Any = None,
         order: str = "C",
-    ) -> None:  # fmt: skip
+    ) -> None:
         memory = _here[-1].device_memory
         dtype = np.dtype(dtype)
         if memptr.ptr == 0:
@@ -344,9 +348,12 @@ class Gpu(Queues):
         theirs = self.device_memory.at(there, nbytes)
         source, target = (theirs, ours) if kind == TO_HOST else (ours, theirs)
         work = self.queue(
-            "memcpy", COPY_OUT if kind == TO_HOST else COPY_BACK, self.streams[ptr],
-            lambda: np.copyto(target, source), nbytes,
-        )  # fmt: skip
+            "memcpy",
+            COPY_OUT if kind == TO_HOST else COPY_BACK,
+            self.streams[ptr],
+            lambda: np.copyto(target, source),
+            nbytes,
+        )
         self.device_memory.touch(work, there, there + nbytes, writes=kind == FROM_HOST)
         if memory is None:
             self.borrowed.append((host, host + nbytes, work))
@@ -401,9 +408,13 @@ class Gpu(Queues):
             self.runs = before
 
     def launch(
-        self, name: str, run: Callable[[], Any], writes: list[Any], reads: list[Any],
+        self,
+        name: str,
+        run: Callable[[], Any],
+        writes: list[Any],
+        reads: list[Any],
         stream: Stream | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Queue a kernel on the current stream."""
         stream = stream or self.get_current_stream()
         nbytes = sum(a._raw.nbytes for a in writes if isinstance(a, GpuArray))

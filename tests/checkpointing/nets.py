@@ -40,8 +40,15 @@ def gpt(blocks: int = 2) -> tuple[nn.Module, lt.Tensor]:
 def conv_net() -> tuple[nn.Module, lt.Tensor]:
     """Convolutions with batch normalization, and an input."""
     net = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout(0.2),
-        nn.Flatten(), nn.Linear(8 * 6 * 6, 5),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.2),
+        nn.Flatten(),
+        nn.Linear(8 * 6 * 6, 5),
+    )
     return net, lt.randn(4, 3, 12, 12)

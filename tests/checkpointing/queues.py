@@ -323,9 +323,10 @@ class Queues:
     def beside(self, work: Work) -> list[Work]:
         """The kernels that may run at the same time as a piece of work."""
         return [
-            w for w in self.queued
+            w
+            for w in self.queued
             if w.kind == KERNEL and w.nbytes and not w.precedes(work) and not work.precedes(w)
-        ]  # fmt: skip
+        ]
 
     def timeline(self, seconds: Callable[[Work], float]) -> dict[Work, tuple[float, float]]:
         """Start and end of each piece, if each takes ``seconds(work)`` and begins when it can."""

@@ -111,8 +111,10 @@ FILE_TOO_LARGE = """
 def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FILE_TOO_LARGE), str(tmp_path)],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     x = lt.arange(2000.0).div_(1000).requires_grad_()
     x.exp().sin().exp().cos().sum().backward()
     assert float(ended.stdout) == x.grad.sum().item()

@@ -258,8 +258,15 @@ def test_recurrent_layers_over_pieces_of_time(kind):
 
 def test_every_kind_of_dropout_draws_once():
     drawn = {}
-    for kind in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout",
-                 "FeatureAlphaDropout", "RReLU"):  # fmt: skip
+    for kind in (
+        "Dropout",
+        "Dropout1d",
+        "Dropout2d",
+        "Dropout3d",
+        "AlphaDropout",
+        "FeatureAlphaDropout",
+        "RReLU",
+    ):
         layer = getattr(nn, kind)()
         shape = (2, 3, *[4] * (int(kind[-2]) if kind[-1] == "d" else 2))
 

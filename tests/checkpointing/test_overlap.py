@@ -181,9 +181,16 @@ def writes_in_place(d: Any, around: Around) -> Any:
 
 
 PROGRAMS = [
-    several_steps, convolutions, twice_through_one_graph, gradients_of_gradients, nested_regions,
-    one_gradient_then_no_more, a_graph_that_is_dropped, a_step_that_fails, writes_in_place,
-]  # fmt: skip
+    several_steps,
+    convolutions,
+    twice_through_one_graph,
+    gradients_of_gradients,
+    nested_regions,
+    one_gradient_then_no_more,
+    a_graph_that_is_dropped,
+    a_step_that_fails,
+    writes_in_place,
+]
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 
 
@@ -230,11 +237,13 @@ def test_offloaded_recomputed_and_packed_in_one_region(order: Order) -> None:
 
     expected, _ = run(program, Order(), lt.enable_grad)
     for ahead in AHEAD:
-        chosen = policy({
-            "op:linear": offload(ahead=ahead, min_bytes=0),
-            "op:gelu": pack(),
-            "op:layer_norm": "recompute",
-        })  # fmt: skip
+        chosen = policy(
+            {
+                "op:linear": offload(ahead=ahead, min_bytes=0),
+                "op:gelu": pack(),
+                "op:layer_norm": "recompute",
+            }
+        )
         found, gpu = run(program, order, lambda chosen=chosen: lt.checkpointing(chosen))
         assert found == expected, f"ahead={ahead}"
         assert sum(w.kind == COPY_OUT for w in gpu.queued) >= 4
@@ -476,7 +485,8 @@ def mutated(line: str, instead: str, within: Any) -> Any:
 STREAMS = {
     "out begins before the kernels": ("self.out.wait_event(self._so_far(now))", "pass"),
     "out begins before the block was read": (
-        "self.out.wait_event(self._so_far(self.back))", "pass",
+        "self.out.wait_event(self._so_far(self.back))",
+        "pass",
     ),
     "back begins before it left": ("self.back.wait_event(self._so_far(self.out))", "pass"),
     "back begins while the memory is used": ("self.back.wait_event(self._so_far(now))", "pass"),
@@ -492,14 +502,15 @@ STREAMS = {
     "the stream that asked does not wait": ("asked.wait_event(done)", "pass"),
     "events are not recorded": ("event.record(stream)", "pass"),
     "pageable memory is not waited for": ("stream.synchronize()", "pass"),
-}  # fmt: skip
+}
 SENT = {
     "memory goes before it was copied": ("self.transfers.copier.wait(self.ticket)", "pass"),
     "a value is read before it is back": ("self.transfers.copier.wait(ticket)", "pass"),
     "what nobody took is not waited for": (
-        "        if self.back is not None:\n            self._arrived()", "        pass",
+        "        if self.back is not None:\n            self._arrived()",
+        "        pass",
     ),
-}  # fmt: skip
+}
 
 
 def everything() -> Iterator[Callable[[], Any]]:

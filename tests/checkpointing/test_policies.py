@@ -257,11 +257,12 @@ def test_a_policy_that_asks_for_modules_is_told_them(block: Any) -> None:
         asks,
         asks.__call__,
         lambda value: "save" if value.module == "mlp.0" else "recompute",
-        functools.partial(lambda where, value: "save" if value.module == where else "recompute",
-                          "mlp.0"),
+        functools.partial(
+            lambda where, value: "save" if value.module == where else "recompute", "mlp.0"
+        ),
         policy({lambda value: value.module == "mlp.0": "save"}),
         policies.save_from_both_policies(everything, asks),
-    ]  # fmt: skip
+    ]
     for each in forms:
         assert kept(*block, policy=each) == 4 * UNIT
     with lt.checkpointing(asks):  # asked for what the inner region leaves to it
@@ -453,16 +454,20 @@ OPS: list[Any] = [
 def random_policy(r: random.Random, disk: Any) -> Any:
     stashes = [pack(), offload(ahead=r.randint(0, 3), min_bytes=0), disk]
     decisions = ["save", "prefer_save", "recompute"]
-    return r.choice([
-        None,
-        save_matmuls,
-        save_every(r.randint(1, 4)),
-        r.choice(stashes),
-        policies.save_only_these_names("add", "where", "dropout"),
-        policy({"op:sin|tanh|softmax": r.choice(stashes), "op:mul*": r.choice(decisions)},
-               default=r.choice(decisions)),
-        policy({"number<5": "save", "bytes>100": r.choice([*stashes, "recompute"])}),
-    ])  # fmt: skip
+    return r.choice(
+        [
+            None,
+            save_matmuls,
+            save_every(r.randint(1, 4)),
+            r.choice(stashes),
+            policies.save_only_these_names("add", "where", "dropout"),
+            policy(
+                {"op:sin|tanh|softmax": r.choice(stashes), "op:mul*": r.choice(decisions)},
+                default=r.choice(decisions),
+            ),
+            policy({"number<5": "save", "bytes>100": r.choice([*stashes, "recompute"])}),
+        ]
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))

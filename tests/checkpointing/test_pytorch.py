@@ -74,9 +74,11 @@ def test_the_first_context_is_entered_around_the_call():
 
     x = lt.randn(3, requires_grad=True)
     y = checkpoint(
-        lambda x: x.exp().sin(), x, use_reentrant=False,
+        lambda x: x.exp().sin(),
+        x,
+        use_reentrant=False,
         context_fn=lambda: (noted("forward"), noted("recompute")),
-    )  # fmt: skip
+    )
     y.sum().backward()
     assert entered == ["forward"]  # there is no second run of the function
 
@@ -118,8 +120,13 @@ def test_names_are_where_pytorch_has_them():
     assert names[:2] == ["function", "args"]
     assert {"use_reentrant", "context_fn", "determinism_check", "debug", "early_stop"} <= set(names)
     assert list(inspect.signature(checkpoint_sequential).parameters) == [
-        "functions", "segments", "input", "use_reentrant", "preserve_rng_state", "kwargs",
-    ]  # fmt: skip
+        "functions",
+        "segments",
+        "input",
+        "use_reentrant",
+        "preserve_rng_state",
+        "kwargs",
+    ]
 
 
 def test_an_unknown_determinism_check_is_refused():

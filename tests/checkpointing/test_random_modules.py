@@ -33,12 +33,18 @@ def layers(p: float = 0.3) -> nn.ModuleDict:
     spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
     return nn.ModuleDict(
         {
-            "linear": nn.Linear(4, 4), "batch": nn.BatchNorm1d(4), "layer": nn.LayerNorm(4),
-            "spectral": spectral, "dropout": nn.Dropout(p), "gelu": nn.GELU(),
-            "group": nn.GroupNorm(2, 4), "relu": nn.ReLU(inplace=True), "gru": nn.GRU(4, 4),
+            "linear": nn.Linear(4, 4),
+            "batch": nn.BatchNorm1d(4),
+            "layer": nn.LayerNorm(4),
+            "spectral": spectral,
+            "dropout": nn.Dropout(p),
+            "gelu": nn.GELU(),
+            "group": nn.GroupNorm(2, 4),
+            "relu": nn.ReLU(inplace=True),
+            "gru": nn.GRU(4, 4),
             "attention": nn.MultiheadAttention(4, 2, dropout=p, batch_first=True),
         }
-    )  # fmt: skip
+    )
 
 
 def hooks() -> Any:
@@ -52,11 +58,17 @@ class Program:
         self.r = random.Random(seed)
         self.regions = regions
         self.policies = [
-            None, ck.everything, ck.save_matmuls, ck.save_every(2), ck.pack(), disk,
-            ck.offload(min_bytes=0), ck.offload(ahead=0, min_bytes=0),
+            None,
+            ck.everything,
+            ck.save_matmuls,
+            ck.save_every(2),
+            ck.pack(),
+            disk,
+            ck.offload(min_bytes=0),
+            ck.offload(ahead=0, min_bytes=0),
             ck.policy({"op:exp|linear": "save", "op:sin": disk, "*": "prefer_save"}),
             lambda value: ("save", "recompute", "prefer_save")[value.number % 3],
-        ]  # fmt: skip
+        ]
         self.layers = layers()
         self.leaves = [lt.randn(4, 4, requires_grad=True), lt.randn(3, 4, requires_grad=True)]
         self.values: list[Any] = [*self.leaves, lt.randn(4, 4)]
@@ -83,9 +95,12 @@ class Program:
             self.losses.append(r.choice(self.values).sin().sum())
         elif kind < 0.47 and self.losses and self.losses[-1].requires_grad:
             found = lt.autograd.grad(
-                self.losses[-1], self.leaves, retain_graph=True, create_graph=r.random() < 0.5,
+                self.losses[-1],
+                self.leaves,
+                retain_graph=True,
+                create_graph=r.random() < 0.5,
                 allow_unused=True,
-            )  # fmt: skip
+            )
             self.values += [g for g in found if g is not None]
         elif kind < 0.7:
             self.values.append(self.layer(r.choice(self.values)))

@@ -143,12 +143,14 @@ def trained(name, steps, regions=None, around=None):
         loss = loss_of()
         optimizer.zero_grad()
         loss.backward()
-        lines.append((
-            loss.item(),
-            digest(*(p.grad for p in model.parameters())),
-            digest(*model.buffers()),
-            digest(lt.get_rng_state()),
-        ))  # fmt: skip
+        lines.append(
+            (
+                loss.item(),
+                digest(*(p.grad for p in model.parameters())),
+                digest(*model.buffers()),
+                digest(lt.get_rng_state()),
+            )
+        )
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     return lines, digest(*model.parameters())

@@ -220,8 +220,11 @@ def test_dataclasses_named_tuples_and_mappings_are_looked_into() -> None:
     before = second.tolist()
     report = verify(f, Batch(first, 3), Pair(first, second))
     assert report.compared[:4] == (
-        "output[0].x", "output[1]['y'][0]", "gradient of args[0].x", "gradient of args[1][1]",
-    )  # fmt: skip
+        "output[0].x",
+        "output[1]['y'][0]",
+        "gradient of args[0].x",
+        "gradient of args[1][1]",
+    )
     assert second.tolist() == before
 
 

@@ -370,9 +370,13 @@ def test_a_buffer_written_inside_and_read_before_and_after():
 def test_running_statistics_are_updated_once(momentum):
     def step(region):
         model = nn.Sequential(
-            nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, momentum=momentum), nn.ReLU(True),
-            nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2, momentum=momentum), nn.Sigmoid(),
-        )  # fmt: skip
+            nn.Conv2d(2, 3, 1),
+            nn.BatchNorm2d(3, momentum=momentum),
+            nn.ReLU(True),
+            nn.Conv2d(3, 2, 1),
+            nn.BatchNorm2d(2, momentum=momentum),
+            nn.Sigmoid(),
+        )
         x = leaf(2, 2, 3, 3)
         found = []
         for k in range(3):  # gradients of two forwards accumulate in the last

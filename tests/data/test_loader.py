@@ -395,8 +395,11 @@ def test_a_loader_of_nothing_yields_nothing() -> None:
 def test_two_loops_over_one_loader_do_not_disturb_each_other() -> None:
     loader = DataLoader(range(4), 2)
     assert [(a.tolist(), b.tolist()) for a in loader for b in loader] == [
-        ([0, 1], [0, 1]), ([0, 1], [2, 3]), ([2, 3], [0, 1]), ([2, 3], [2, 3]),
-    ]  # fmt: skip
+        ([0, 1], [0, 1]),
+        ([0, 1], [2, 3]),
+        ([2, 3], [0, 1]),
+        ([2, 3], [2, 3]),
+    ]
 
 
 def test_a_stop_iteration_of_the_data_set_does_not_end_the_loop_silently() -> None:

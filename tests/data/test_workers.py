@@ -100,13 +100,20 @@ def test_a_worker_knows_itself_and_the_main_process_is_none() -> None:
 def test_everything_in_a_batch_arrives_as_it_was() -> None:
     big = lt.randn(100, 200)
     batch = {
-        "big": big, "same": big, "bf": lt.randn(200, 200).to(lt.bfloat16), "small": lt.tensor(1),
-        "view": lt.arange(60_000).reshape(200, 300).T, "bool": lt.rand(300, 300) > 0.5,
-        "array": np.arange(20_000.0), "objects": np.array(["a", None], object),
+        "big": big,
+        "same": big,
+        "bf": lt.randn(200, 200).to(lt.bfloat16),
+        "small": lt.tensor(1),
+        "view": lt.arange(60_000).reshape(200, 300).T,
+        "bool": lt.rand(300, 300) > 0.5,
+        "array": np.arange(20_000.0),
+        "objects": np.array(["a", None], object),
         "empty": lt.zeros(0),
-        "text": "x" * 200_000, "meta": lt.zeros(10_000, 10, device="meta"),
-        "parameter": lt.nn.Parameter(lt.ones(20_000)), "leaf": lt.ones(10_000, requires_grad=True),
-    }  # fmt: skip
+        "text": "x" * 200_000,
+        "meta": lt.zeros(10_000, 10, device="meta"),
+        "parameter": lt.nn.Parameter(lt.ones(20_000)),
+        "leaf": lt.ones(10_000, requires_grad=True),
+    }
     (got,) = DataLoader(Calls(lambda i: batch, 1), None, num_workers=1, collate_fn=as_is)
     assert list(got) == list(batch)
     for name, value in batch.items():
@@ -256,9 +263,13 @@ def test_worker_init_is_called_once_in_each_and_may_seed() -> None:
         return int(np.random.randint(1 << 30)), lt.initial_seed()  # noqa: NPY002
 
     loader = DataLoader(
-        Calls(draw), None, num_workers=2, worker_init_fn=seed, persistent_workers=True,
+        Calls(draw),
+        None,
+        num_workers=2,
+        worker_init_fn=seed,
+        persistent_workers=True,
         collate_fn=as_is,
-    )  # fmt: skip
+    )
     streams = [np.random.RandomState(k) for k in range(2)]
     expected = [(int(streams[i % 2].randint(1 << 30)), 100 + i % 2) for i in range(16)]
     assert list(loader) + list(loader) == expected
@@ -408,11 +419,15 @@ def start(tmp_path, code, **options):
     script.write_text(textwrap.dedent(code))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-W", "error", str(script)], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=environment,
+        [sys.executable, "-W", "error", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
         # where the tests themselves run in the background, SIGINT is ignored and stays so
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
-    )  # fmt: skip
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
 
 
 def gone(pids, seconds=600.0):

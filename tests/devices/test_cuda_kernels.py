@@ -54,7 +54,7 @@ def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, 
 # Loops that are no walk over flat arrays of one type, each with its own kernel or none.
 NOT_PRINTED = {
     "optim.unscale": set(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NOT_PRINTED)
@@ -275,9 +275,11 @@ def test_attention_of_any_shape_and_workspace(
     k = lt.randn(batch, key_heads, columns, size, dtype=lt.float64)
     v = lt.randn(batch, columns, key_heads, width, dtype=lt.float64).transpose(1, 2)
     masks = [
-        None, lt.rand(rows, columns) < 0.6, lt.randn(batch, 1, 1, columns, dtype=lt.float64),
+        None,
+        lt.rand(rows, columns) < 0.6,
+        lt.randn(batch, 1, 1, columns, dtype=lt.float64),
         lt.rand(1, heads, rows, 1) < 0.7,
-    ]  # fmt: skip
+    ]
     mask = masks[case % 4]
     options = {"is_causal": mask is None, "enable_gqa": heads != key_heads}
     options["dropout_p"] = 0.4 if case % 5 > 2 else 0.0
@@ -388,9 +390,15 @@ def test_cross_entropy_of_logits_that_are_not_finite(smoothing: float, reduction
 
 
 SHAPES_AND_DIMS = [
-    ((7,), 0), ((5, 33), 1), ((4, 300), 1), ((3, 1500), 1), ((300, 5), 0), ((1031, 2), 0),
-    ((2, 40, 3), 1), ((2, 3, 261, 5), 2),
-]  # fmt: skip
+    ((7,), 0),
+    ((5, 33), 1),
+    ((4, 300), 1),
+    ((3, 1500), 1),
+    ((300, 5), 0),
+    ((1031, 2), 0),
+    ((2, 40, 3), 1),
+    ((2, 3, 261, 5), 2),
+]
 
 
 @pytest.mark.parametrize(("shape", "dim"), SHAPES_AND_DIMS, ids=str)

@@ -113,9 +113,10 @@ class HostPool:
 
 
 @pytest.mark.parametrize(
-    "dtype", [lt.float32, lt.float64, lt.float16, lt.bfloat16, lt.int64, lt.bool, lt.complex64],
+    "dtype",
+    [lt.float32, lt.float64, lt.float16, lt.bfloat16, lt.int64, lt.bool, lt.complex64],
     ids=str,
-)  # fmt: skip
+)
 def test_arrays_lie_where_the_backend_says_and_keep_their_storage(dtype):
     be = CudaBackend(lt.device("cuda:0"), cupy, HostPool())
     spec = Spec((3, 4), dtype, lt.device("cuda:0"))
@@ -152,9 +153,11 @@ def on_host(array):
     owned = cupy.cuda.UnownedMemory(low, high - low, array, 0)
     start = array.__array_interface__["data"][0] - low
     return cupy.ndarray(
-        array.shape, dtype=array.dtype, strides=array.strides,
+        array.shape,
+        dtype=array.dtype,
+        strides=array.strides,
         memptr=cupy.cuda.MemoryPointer(owned, start),
-    )  # fmt: skip
+    )
 
 
 @over_samples(of=lambda op: op.view)
@@ -212,9 +215,11 @@ def test_bfloat16_is_an_element_type():
 def test_nvml_has_what_the_probes_ask():
     pynvml = pytest.importorskip("pynvml")
     for name, count in {
-        "nvmlInit": 0, "nvmlDeviceGetHandleByPciBusId": 1,
-        "nvmlDeviceGetComputeRunningProcesses": 1, "nvmlDeviceGetMemoryInfo": 1,
-    }.items():  # fmt: skip
+        "nvmlInit": 0,
+        "nvmlDeviceGetHandleByPciBusId": 1,
+        "nvmlDeviceGetComputeRunningProcesses": 1,
+        "nvmlDeviceGetMemoryInfo": 1,
+    }.items():
         required = [
             p
             for p in inspect.signature(getattr(pynvml, name)).parameters.values()

@@ -85,8 +85,11 @@ def test_attention_equals_that_of_the_cpu(how, shared, tile):
         for shape in ((6, 1, columns), (5, 1, rows, columns), (rows, columns)):
             compare(
                 lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, **options),
-                q, k, v, numbers(*shape, seed=3),
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                numbers(*shape, seed=3),
+            )
     else:
         compare(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), q, k, v)
 
@@ -101,11 +104,17 @@ def test_cross_entropy_equals_that_of_the_cpu(shape, smoothing, tile):
     for weight in ([], [w]):
         compare(
             lambda x, t, *w: F.cross_entropy(
-                x, t, *[a.detach() for a in w], reduction="none", ignore_index=1,
+                x,
+                t,
+                *[a.detach() for a in w],
+                reduction="none",
+                ignore_index=1,
                 label_smoothing=smoothing,
             ),
-            x, t, *weight,
-        )  # fmt: skip
+            x,
+            t,
+            *weight,
+        )
 
 
 @pytest.mark.parametrize(
@@ -179,10 +188,16 @@ def gpt():
 
 def conv_net():
     model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
     return model, lt.randn(64, 3, 32, 32), lt.arange(64) % 10
 
 

@@ -139,8 +139,10 @@ def test_figures_of_the_driver_stand_beside_the_ledger(place: lt.device) -> None
     lines = rows({"devices": {str(place): found}})
     if place.type == "cuda":
         assert found["driver_method"] in (
-            "NVML, this process", "NVML, all processes", "cudaMemGetInfo, all processes",
-        )  # fmt: skip
+            "NVML, this process",
+            "NVML, all processes",
+            "cudaMemGetInfo, all processes",
+        )
         assert found["driver_used"] >= found["reserved"]
         assert found["runtime_used"] >= found["reserved"]
         (used,) = [n for _, what, n, _ in lines if what == "= used"]

@@ -17,10 +17,15 @@ from lowtide.framework.distributed import reduction
 from .ranks import outcomes, results
 
 COMBINE: dict[ReduceOp, Any] = {
-    ReduceOp.SUM: np.add, ReduceOp.AVG: np.add, ReduceOp.PRODUCT: np.multiply,
-    ReduceOp.MIN: np.minimum, ReduceOp.MAX: np.maximum, ReduceOp.BAND: np.bitwise_and,
-    ReduceOp.BOR: np.bitwise_or, ReduceOp.BXOR: np.bitwise_xor,
-}  # fmt: skip
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.PRODUCT: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
+}
 OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 SHAPES = [(), (1,), (3,), (2, 0), (5, 7), (4096,), (4097,)]
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "float16", "bfloat16", "complex64"]
@@ -85,8 +90,10 @@ def test_reductions_are_those_in_the_order_of_ranks_bit_for_bit(size: int) -> No
                 dist.reduce(own, root, op)
                 if not same(own, expected if rank == root else every[rank]):
                     wrong.append(f"reduce {op} {dtype} {shape}")
-                lists = [[given(r * 10 + k, shape, dtype, seed) for k in range(size)]
-                         for r in range(size)]  # fmt: skip
+                lists = [
+                    [given(r * 10 + k, shape, dtype, seed) for k in range(size)]
+                    for r in range(size)
+                ]
                 out, before = lt.empty_like(own), [t.clone() for t in lists[rank]]
                 dist.reduce_scatter(out, lists[rank], op)
                 if not same(out, in_order([one[rank] for one in lists], op)):
@@ -140,8 +147,11 @@ def test_what_is_moved_arrives(size: int) -> None:
         sent = lt.cat([lt.full((n, 2), 10.0 * rank + k) for k, n in enumerate(rows)])
         into = lt.empty(sum(rows), 2)
         dist.all_to_all_single(into, sent, rows, rows)
-        check("all_to_all_single", into,
-              lt.cat([lt.full((n, 2), 10.0 * k + rank) for k, n in enumerate(rows)]))  # fmt: skip
+        check(
+            "all_to_all_single",
+            into,
+            lt.cat([lt.full((n, 2), 10.0 * k + rank) for k, n in enumerate(rows)]),
+        )
         return wrong
 
     assert results(size, rank_of) == [[]] * size
@@ -265,8 +275,10 @@ def test_messages_between_two_ranks() -> None:
         return found
 
     assert results(3, rank_of) == [
-        [1, True, (1, 1.0), (2, 2.0), 2.0], [[1, 2], [3, 4], 0, 5, True, 0.0], [1.0],
-    ]  # fmt: skip
+        [1, True, (1, 1.0), (2, 2.0), 2.0],
+        [[1, 2], [3, 4], 0, 5, True, 0.0],
+        [1.0],
+    ]
 
 
 def test_objects_travel_without_pickle() -> None:
@@ -322,14 +334,16 @@ def test_gradients_of_collectives() -> None:
         ),
         "broadcast": (lambda x: dist.nn.broadcast(x, 1), lambda xs: [xs[1]] * len(xs)),
         "all_gather": (
-            lambda x: lt.stack(dist.nn.all_gather(x)), lambda xs: [lt.stack(xs)] * len(xs),
+            lambda x: lt.stack(dist.nn.all_gather(x)),
+            lambda xs: [lt.stack(xs)] * len(xs),
         ),
         "gather": (
             lambda x: lt.stack(dist.nn.gather(x, 0)),
             lambda xs: [lt.stack(xs) * (k == 0) for k in range(len(xs))],
         ),
         "scatter": (
-            lambda x: dist.nn.scatter(list(x), 1), lambda xs: list(xs[1]),
+            lambda x: dist.nn.scatter(list(x), 1),
+            lambda xs: list(xs[1]),
         ),
         "all_to_all": (
             lambda x: lt.stack(dist.nn.all_to_all(list(x.detach()), list(x))),
@@ -343,7 +357,7 @@ def test_gradients_of_collectives() -> None:
             lambda x: dist.nn.reduce_scatter(x[0].detach(), list(x)),
             lambda xs: [sum(x[k] for x in xs) for k in range(len(xs))],
         ),
-    }  # fmt: skip
+    }
 
     def rank_of(rank: int, size: int) -> dict[str, Any]:
         return {name: of_rank(rank, size, call) for name, (call, _) in calls.items()}

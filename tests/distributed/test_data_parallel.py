@@ -22,9 +22,13 @@ from .ranks import outcomes, results
 def network(width: int = 300) -> Any:
     lt.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(20, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(20, width),
+        nn.LayerNorm(width),
+        nn.GELU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
         nn.Linear(width, 5),
-    )  # fmt: skip
+    )
 
 
 def batch(step: int, rank: int) -> tuple[Any, Any]:
@@ -218,11 +222,12 @@ def test_joining_ranks_may_refuse_to_go_on() -> None:
 @pytest.mark.parametrize(
     "hook",
     [
-        default_hooks.allreduce_hook, default_hooks.bf16_compress_hook,
+        default_hooks.allreduce_hook,
+        default_hooks.bf16_compress_hook,
         default_hooks.fp16_compress_hook,
         default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook),
     ],
-)  # fmt: skip
+)
 def test_hooks_that_reduce(hook: Any) -> None:
     def rank_of(rank: int, size: int) -> list[Any]:
         model = DistributedDataParallel(network())

@@ -22,15 +22,16 @@ SHORT = timedelta(seconds=1)
 
 DIFFERENT: dict[str, Any] = {
     "op": lambda rank, t: dist.all_reduce(t) if rank else dist.broadcast(t, 0),
-    "shape": lambda rank, t: dist.all_reduce(t[:rank + 1]),
-    "dtype": lambda rank, t: dist.all_gather([t] * 3 if not rank else [t.int()] * 3,
-                                             t if not rank else t.int()),
+    "shape": lambda rank, t: dist.all_reduce(t[: rank + 1]),
+    "dtype": lambda rank, t: dist.all_gather(
+        [t] * 3 if not rank else [t.int()] * 3, t if not rank else t.int()
+    ),
     "how": lambda rank, t: dist.all_reduce(t, [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank % 2]),
     "root": lambda rank, t: dist.broadcast(t, min(rank, 1)),
     "list": lambda rank, t: dist.all_reduce_coalesced([t] * (1 + rank)),
     "large": lambda rank, t: dist.all_reduce(lt.ones(2_000_000 + rank)),
     "nothing": lambda rank, t: dist.barrier() if rank else dist.all_reduce(lt.ones(0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
@@ -253,9 +254,12 @@ def test_other_jobs_and_strangers_at_the_address_do_no_harm(
     def rank_of(rank: int, size: int) -> Any:
         dist.destroy_process_group()
         os.environ |= {
-            "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "a",
-        }  # fmt: skip
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RUN_ID": "a",
+        }
         if rank == 2:  # of another job
             os.environ |= {"RANK": "1", "TORCHELASTIC_RUN_ID": "b"}
             with pytest.raises(dist.DistNetworkError, match="another job meets at this address"):

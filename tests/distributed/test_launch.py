@@ -110,9 +110,13 @@ def launched(
     if start:
         done = subprocess.run(
             [sys.executable, "-m", *start, *words],
-            cwd=folder, env=environ(told), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=LIMIT,
-        )  # fmt: skip
+            cwd=folder,
+            env=environ(told),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
         return done.returncode, done.stdout, done.stderr
     running = Forked(folder, words, told)
     out, err = running.communicate(LIMIT)

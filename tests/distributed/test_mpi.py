@@ -33,9 +33,13 @@ def under_mpi(size: int, *what: str) -> subprocess.CompletedProcess[str]:
     command = [MPIEXEC, *more, "-n", str(size), sys.executable, "-m"]
     return subprocess.run(
         [*command, "tests.distributed.mpi_program", *what],
-        capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

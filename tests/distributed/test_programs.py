@@ -85,8 +85,12 @@ if __name__ == "__main__":
 def run(folder: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "lowtide", *words],
-        capture_output=True, text=True, timeout=120, cwd=folder, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

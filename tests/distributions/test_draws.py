@@ -35,7 +35,8 @@ CONTINUOUS = {
     "weibull": (lambda: D.Weibull(2.0, 1.5), stats.weibull_min(1.5, scale=2)),
     "von mises": (lambda: D.VonMises(0.3, 2.0), stats.vonmises(2, 0.3)),
     "marginal of dirichlet": (
-        lambda: D.Dirichlet(lt.tensor([0.7, 1.2, 0.8])), stats.beta(0.7, 2.0),
+        lambda: D.Dirichlet(lt.tensor([0.7, 1.2, 0.8])),
+        stats.beta(0.7, 2.0),
     ),
     "mixture": (
         lambda: D.MixtureSameFamily(
@@ -43,13 +44,14 @@ CONTINUOUS = {
         ),
         stats.norm(0, 1.5),
     ),
-}  # fmt: skip
+}
 DISCRETE = {
     "bernoulli": (lambda: D.Bernoulli(0.3), stats.bernoulli(0.3)),
     "binomial": (lambda: D.Binomial(7, lt.tensor(0.3)), stats.binom(7, 0.3)),
     "geometric": (lambda: D.Geometric(0.3), stats.geom(0.3, -1)),
     "negative binomial": (
-        lambda: D.NegativeBinomial(3.0, lt.tensor(0.4)), stats.nbinom(3, 0.6),
+        lambda: D.NegativeBinomial(3.0, lt.tensor(0.4)),
+        stats.nbinom(3, 0.6),
     ),
     "poisson": (lambda: D.Poisson(3.5), stats.poisson(3.5)),
     "categorical": (
@@ -57,9 +59,10 @@ DISCRETE = {
         stats.rv_discrete(values=([0, 1, 2], [0.2, 0.5, 0.3])),
     ),
     "marginal of multinomial": (
-        lambda: D.Multinomial(5, lt.tensor([0.2, 0.5, 0.3])), stats.binom(5, 0.2),
+        lambda: D.Multinomial(5, lt.tensor([0.2, 0.5, 0.3])),
+        stats.binom(5, 0.2),
     ),
-}  # fmt: skip
+}
 
 
 def sampled(make):
@@ -135,10 +138,16 @@ def test_a_seed_repeats_and_successive_draws_differ():
         assert not lt.equal(first, second)
 
 
-@pytest.mark.parametrize("make", [
-    lambda x: D.Gamma(x, 2.0), lambda x: D.Dirichlet(x), lambda x: D.VonMises(0.0, x),
-    lambda x: D.Binomial(4, logits=x), lambda x: D.Poisson(x),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: D.Gamma(x, 2.0),
+        lambda x: D.Dirichlet(x),
+        lambda x: D.VonMises(0.0, x),
+        lambda x: D.Binomial(4, logits=x),
+        lambda x: D.Poisson(x),
+    ],
+)
 def test_draws_are_equal_on_every_device(make):
     found = []
     for device in ("cpu", "sim"):

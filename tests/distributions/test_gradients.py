@@ -135,9 +135,11 @@ EXPECTED = {
     "generalized pareto": (lambda a: D.GeneralizedPareto(0.0, 1.0, a), 0.1, lambda x: x, 1 / 0.81),
     "dirichlet": (
         lambda a: D.Dirichlet(lt.stack([a, lt.full_like(a, 0.5), lt.full_like(a, 0.5)], -1)),
-        0.5, lambda x: x[..., 0] ** 2, 0.32,
+        0.5,
+        lambda x: x[..., 0] ** 2,
+        0.32,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

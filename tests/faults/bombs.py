@@ -252,9 +252,12 @@ FILES: dict[str, Callable[[], bytes]] = {
     "zip: very many storages": lambda: _many_members(35_000, False),
     "zip: very many storages with one header": lambda: _many_members(60_000, True),
     "ours: tuples made to have one hash": lambda: ours(
-        {"$": "dict", "items": [
-            [{"$": "tuple", "items": list(pair)}, 0] for pair in tuples_of_one_hash(60_000)
-        ]}
+        {
+            "$": "dict",
+            "items": [
+                [{"$": "tuple", "items": list(pair)}, 0] for pair in tuples_of_one_hash(60_000)
+            ],
+        }
     ),
     "ours: bytes": lambda: ours([{"$": "bytes", "entry": "a"}] * 1000, DATA),
     "ours: bytearrays": lambda: ours([{"$": "bytearray", "entry": "a"}] * 1000, DATA),
@@ -283,7 +286,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "ours: a nest": lambda: ours('{"$":"tuple","items":[' * 100_000 + "]}" * 100_000),
     "ours: very many entries": lambda: ours([], b"", _entries(60_000)),
     "theirs: very many empty tensors": lambda: _theirs(_entries(60_000)),
-}  # fmt: skip
+}
 
 
 # One file

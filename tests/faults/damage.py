@@ -41,47 +41,85 @@ class Base(NamedTuple):
 
 def _storage(key: bytes, kind: str, count: int) -> bytes:
     return (
-        b"(" + text(b"storage") + named("torch", kind) + text(key) + text(b"cpu")
-        + b"J" + struct.pack("<i", count) + b"tQ"
-    )  # fmt: skip
+        b"("
+        + text(b"storage")
+        + named("torch", kind)
+        + text(key)
+        + text(b"cpu")
+        + b"J"
+        + struct.pack("<i", count)
+        + b"tQ"
+    )
 
 
 def _tensor(key: bytes, kind: str, count: int) -> bytes:
     return (
-        named("torch._utils", "_rebuild_tensor_v2") + b"(" + _storage(key, kind, count) + b"K\0K"
-        + bytes([count]) + b"\x85K\1\x85\x89" + named("collections", "OrderedDict") + b")RtR"
-    )  # fmt: skip
+        named("torch._utils", "_rebuild_tensor_v2")
+        + b"("
+        + _storage(key, kind, count)
+        + b"K\0K"
+        + bytes([count])
+        + b"\x85K\1\x85\x89"
+        + named("collections", "OrderedDict")
+        + b")RtR"
+    )
 
 
 FLOATS, BOOLS = np.arange(6, dtype=np.float32).tobytes(), bytes([1, 0, 1])
 BODY = (
-    b"\x80\2}(" + text(b"w") + _tensor(b"0", "FloatStorage", 6) + text(b"flags")
-    + _tensor(b"1", "BoolStorage", 3) + text(b"step") + b"K\5" + text(b"size")
-    + named("torch", "Size") + b"(K\2K\3t\x85R" + text(b"list") + b"](K\1G?\xf0\0\0\0\0\0\0Neu."
-)  # fmt: skip
+    b"\x80\2}("
+    + text(b"w")
+    + _tensor(b"0", "FloatStorage", 6)
+    + text(b"flags")
+    + _tensor(b"1", "BoolStorage", 3)
+    + text(b"step")
+    + b"K\5"
+    + text(b"size")
+    + named("torch", "Size")
+    + b"(K\2K\3t\x85R"
+    + text(b"list")
+    + b"](K\1G?\xf0\0\0\0\0\0\0Neu."
+)
 
 
 def bases() -> dict[str, Base]:
     """Files of every format."""
     t = lt.arange(12.0).reshape(3, 4)
     value = {
-        "w": t, "tied": t, "flags": lt.arange(6) > 2, "complex": lt.arange(2.0) * 1j,
-        "array": np.arange(5, dtype=np.int16), "raw": b"some bytes", "more": bytearray(b"xy"),
-        "meta": lt.zeros(3, device="meta"), "g": lt.Generator().manual_seed(3),
+        "w": t,
+        "tied": t,
+        "flags": lt.arange(6) > 2,
+        "complex": lt.arange(2.0) * 1j,
+        "array": np.arange(5, dtype=np.int16),
+        "raw": b"some bytes",
+        "more": bytearray(b"xy"),
+        "meta": lt.zeros(3, device="meta"),
+        "g": lt.Generator().manual_seed(3),
         "tree": [1, 2.5, None, (True, "ä"), {1, 2}, OrderedDict(a=1), Counter("aab"), 1j],
-        "keys": {1: "a", (1, "b"): 2.0}, "number": np.float32(2), "dtype": lt.float16,
-        "size": lt.Size([1, 2]), "device": lt.device("cpu"), "p": lt.nn.Parameter(lt.ones(2)),
-    }  # fmt: skip
+        "keys": {1: "a", (1, "b"): 2.0},
+        "number": np.float32(2),
+        "dtype": lt.float16,
+        "size": lt.Size([1, 2]),
+        "device": lt.device("cpu"),
+        "p": lt.nn.Parameter(lt.ones(2)),
+    }
     mine, out = io.BytesIO(), io.BytesIO()
     lt.save(value, mine)
-    header = json.dumps({
-        "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
-        "b": {"dtype": "BOOL", "shape": [3], "data_offsets": [24, 27]},
-    }).encode()  # fmt: skip
+    header = json.dumps(
+        {
+            "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+            "b": {"dtype": "BOOL", "shape": [3], "data_offsets": [24, 27]},
+        }
+    ).encode()
     plain = len(header).to_bytes(8, "little") + header + FLOATS + BOOLS
     with zipfile.ZipFile(out, "w") as z:
-        for name, data in (("data.pkl", BODY), ("byteorder", b"little"), ("data/0", FLOATS),
-                           ("data/1", BOOLS), ("version", b"3\n")):  # fmt: skip
+        for name, data in (
+            ("data.pkl", BODY),
+            ("byteorder", b"little"),
+            ("data/0", FLOATS),
+            ("data/1", BOOLS),
+            ("version", b"3\n"),
+        ):
             z.writestr(zipfile.ZipInfo(f"m/{name}"), data)
     parts = [pickle.dumps(x, 2) for x in (MAGIC, PROTOCOL, {"little_endian": True})]
     parts += [BODY, pickle.dumps(["0", "1"], 2)]
@@ -92,8 +130,10 @@ def bases() -> dict[str, Base]:
     places = {"a": "1.safetensors", "b": "1.safetensors", "c": "2.safetensors"}
     index = json.dumps({"metadata": {}, "weight_map": places}).encode()
     several = {
-        "m.index.json": index, "1.safetensors": one.getvalue(), "2.safetensors": two.getvalue()
-    }  # fmt: skip
+        "m.index.json": index,
+        "1.safetensors": one.getvalue(),
+        "2.safetensors": two.getvalue(),
+    }
     return {
         "ours": Base({"x": mine.getvalue()}, "x", True),
         "safetensors": Base({"x": plain}, "x", False),
@@ -170,9 +210,16 @@ def _field(data: bytes, rng: random.Random) -> bytes:
 
 
 KINDS: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    "cut": _cut, "bit": _bit, "bytes": _bytes, "swap": _swap, "remove": _remove,
-    "number": _number, "word": _word, "opcode": _opcode, "field": _field,
-}  # fmt: skip
+    "cut": _cut,
+    "bit": _bit,
+    "bytes": _bytes,
+    "swap": _swap,
+    "remove": _remove,
+    "number": _number,
+    "word": _word,
+    "opcode": _opcode,
+    "field": _field,
+}
 
 
 # One file
@@ -189,8 +236,11 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, lt.Tensor):
         values = a.is_meta or _raw(a) == _raw(b)
         return (a.dtype, a.shape, a.device, a.requires_grad) == (
-            b.dtype, b.shape, b.device, b.requires_grad
-        ) and values  # fmt: skip
+            b.dtype,
+            b.shape,
+            b.device,
+            b.requires_grad,
+        ) and values
     if isinstance(a, np.ndarray):
         return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     if isinstance(a, lt.Generator):

@@ -49,9 +49,12 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
         end = rng.randrange(len(data))
         low, high = sorted((at // 512 * 512, end // 512 * 512))
         found = (
-            data[:low] + data[high : high + 512] + data[low + 512 : high] + data[low : low + 512]
+            data[:low]
+            + data[high : high + 512]
+            + data[low + 512 : high]
+            + data[low : low + 512]
             + data[high + 512 :]
-        )  # fmt: skip
+        )
     return found if found != data else damaged(data, rng)
 
 
@@ -167,9 +170,13 @@ print(abs(out[0] - 0.8413447) < 1e-5)
 def _start(code: str, folder: str, *args: object) -> subprocess.Popen[str]:
     environment = os.environ | {"LOWTIDE_CACHE_DIR": folder, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, args)], env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
+        [sys.executable, "-c", code, *map(str, args)],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
 
 
 def _run(code: str, folder: str, *args: object) -> str:

@@ -139,10 +139,12 @@ def folder_action(keep: int, there: int, save: bool) -> Action:
 
 
 ACTIONS = [
-    file_action(False), file_action(True), file_action(True, "é" * 115 + ".safetensors"),
+    file_action(False),
+    file_action(True),
+    file_action(True, "é" * 115 + ".safetensors"),
     *(folder_action(keep, there, True) for keep in (1, 2, 3) for there in (0, keep, keep + 2)),
     *(folder_action(keep, keep + 2, False) for keep in (1, 2)),
-]  # fmt: skip
+]
 
 
 def kills_everywhere(action: Action, work: Path) -> Counter[str]:

@@ -87,9 +87,12 @@ def _attention() -> tuple[Any, Any]:
 
 
 MODELS = {
-    "mlp": _mlp, "wide": _wide, "halves": _halves, "convolution": _convolution,
+    "mlp": _mlp,
+    "wide": _wide,
+    "halves": _halves,
+    "convolution": _convolution,
     "attention": _attention,
-}  # fmt: skip
+}
 
 
 class Loop:

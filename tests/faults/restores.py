@@ -107,8 +107,17 @@ def damage(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     return kind, data[:low] + second + data[low + size : high] + first + data[high + size :]
 
 
-KINDS = ("flip a bit", "cut off", "noise", "zeros", "taken out", "doubled", "swap blocks",
-         "swap digits", "other letter")  # fmt: skip
+KINDS = (
+    "flip a bit",
+    "cut off",
+    "noise",
+    "zeros",
+    "taken out",
+    "doubled",
+    "swap blocks",
+    "swap digits",
+    "other letter",
+)
 BAD = ("half restored", "altered", "passed over without its name")
 
 

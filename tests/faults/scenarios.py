@@ -127,9 +127,13 @@ class Convolution(Training):
     def make(self) -> Any:
         """Return the net and its data."""
         net = nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64, 4),
-        )  # fmt: skip
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.SiLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64, 4),
+        )
         return net, (lt.randn(4, 2, 8, 8), lt.randint(0, 4, (4,)))
 
     def optim(self, parameters: Any) -> Any:
@@ -152,9 +156,14 @@ class Regions(Training):
     def make(self) -> Any:
         """Return the net and its data."""
         net = nn.Sequential(
-            nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 16), nn.GELU(),
-            nn.LayerNorm(16), nn.Linear(16, 4),
-        )  # fmt: skip
+            nn.Linear(8, 16),
+            nn.Tanh(),
+            nn.Dropout(0.2),
+            nn.Linear(16, 16),
+            nn.GELU(),
+            nn.LayerNorm(16),
+            nn.Linear(16, 4),
+        )
         return net, (lt.randn(6, 8), lt.randint(0, 4, (6,)))
 
     def loss(self) -> Any:
@@ -283,8 +292,9 @@ class Files:
         lt.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         self.data = {k: v._array.copy() for k, v in self.net.state_dict().items()}
-        self.state = {k: lt.randn(*v.shape) if v.ndim else v + 1 for k, v in
-                      self.net.state_dict().items()}  # fmt: skip
+        self.state = {
+            k: lt.randn(*v.shape) if v.ndim else v + 1 for k, v in self.net.state_dict().items()
+        }
 
     def step(self) -> list[Any]:
         """Save, load, and give the net its state."""
@@ -402,6 +412,15 @@ class Budgeted(Training):
 
 
 SCENARIOS = [
-    Mlp, Convolution, Regions, Budgeted, Attention, Second, Churn, Files, Checkpoints, Loading,
+    Mlp,
+    Convolution,
+    Regions,
+    Budgeted,
+    Attention,
+    Second,
+    Churn,
+    Files,
+    Checkpoints,
+    Loading,
     Profiled,
-]  # fmt: skip
+]

@@ -105,10 +105,16 @@ def _choices(text: str) -> list[str]:
 TEMPLATES = {
     name: _choices(text)
     for name, text in {
-        "unary": UNARY, "along": ALONG, "view": VIEWS, "pick": PICKS, "pair": PAIRS,
-        "layer": LAYERS, "write": WRITES, "pair_write": PAIR_WRITES,
+        "unary": UNARY,
+        "along": ALONG,
+        "view": VIEWS,
+        "pick": PICKS,
+        "pair": PAIRS,
+        "layer": LAYERS,
+        "write": WRITES,
+        "pair_write": PAIR_WRITES,
     }.items()
-}  # fmt: skip
+}
 WEIGHTS = {
     "unary": 16, "along": 9, "view": 16, "pick": 4, "pair": 13, "layer": 5, "write": 10,
     "pair_write": 8, "leaf": 4, "flag": 4, "block": 6, "hook": 7, "backward": 3, "grad": 3,

@@ -22,8 +22,13 @@ def test_no_damaged_file_of_a_sample_is_accepted_or_leaks(seed) -> None:
     assert not [outcome for _, outcome in outcomes if outcome.isupper()]
 
 
-ISSUE = ["zip: encode", "zip: Size", "zip: OrderedDict", "ours: bytes",
-         "ours: one entry on many devices"]  # fmt: skip
+ISSUE = [
+    "zip: encode",
+    "zip: Size",
+    "zip: OrderedDict",
+    "ours: bytes",
+    "ours: one entry on many devices",
+]
 QUICK = ["zip: sets", "zip: a nest as a function", "zip: a nest as a persistent id",
          "zip: an integer as a key over and over", "zip: a long location over and over",
          "legacy: encode", "legacy: decimal", "ours: bytearrays", "ours: a long number",
@@ -63,9 +68,16 @@ def test_a_small_file_that_asks_for_much_takes_little(name) -> None:
     assert lt.memory_allocated() == live
 
 
-SLOW = ["legacy: marks", "legacy: memo", "zip: a long text in a tuple as a key over and over",
-        "zip: a set of two long texts", "zip: nothing, often", "zip: names of globals",
-        "legacy: every pickle", "zip: floats of one hash"]  # fmt: skip
+SLOW = [
+    "legacy: marks",
+    "legacy: memo",
+    "zip: a long text in a tuple as a key over and over",
+    "zip: a set of two long texts",
+    "zip: nothing, often",
+    "zip: names of globals",
+    "legacy: every pickle",
+    "zip: floats of one hash",
+]
 
 
 @pytest.mark.quick(3)
@@ -77,9 +89,11 @@ def test_a_small_file_that_asks_for_much_ends(name) -> None:
 
 def test_a_dtype_of_a_file_is_never_evaluated() -> None:
     for text in ("f4,(3)f8", "f4,(", "i4,i4", "O", "V8", "M8[ns]", "(1" * 100, 3, None, []):
-        for node in ({"$": "number", "dtype": text, "value": 1},
-                     {"$": "ndarray", "entry": "a", "complex": text},
-                     {"$": "tensor", "entry": "a", "complex": text}):  # fmt: skip
+        for node in (
+            {"$": "number", "dtype": text, "value": 1},
+            {"$": "ndarray", "entry": "a", "complex": text},
+            {"$": "tensor", "entry": "a", "complex": text},
+        ):
             with pytest.raises(lt.SerializationError, match="is damaged"):
                 lt.load(io.BytesIO(ours(node, bytes(8))))
 

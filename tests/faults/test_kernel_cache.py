@@ -104,9 +104,12 @@ def test_a_signal_before_a_hook_is_not_lost() -> None:
         "print(caught)\n"
     )
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True,
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
         cwd=kernel_cache.ROOT,
-    )  # fmt: skip
+    )
     assert found.stdout.split() == ["20"]
 
 
@@ -124,7 +127,10 @@ def test_hooks_of_forks_that_numba_brings_are_registered_before_ours() -> None:
         "print(found)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
         cwd=kernel_cache.ROOT,
-    )  # fmt: skip
+    )
     assert done.stdout.strip() == "[]"

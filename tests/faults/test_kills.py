@@ -54,9 +54,13 @@ def test_a_full_disk_is_told_with_the_file_its_bytes_and_what_survived(tmp_path)
     path = tmp_path / "step_00000002.safetensors"
     text = str(caught.value)
     for part in (
-        "step 2, whose tensors take 4000 bytes", f"{path} could not be written", "No space left",
-        "bytes are free there", "No file is left", "Earlier checkpoints are as they were",
-    ):  # fmt: skip
+        "step 2, whose tensors take 4000 bytes",
+        f"{path} could not be written",
+        "No space left",
+        "bytes are free there",
+        "No file is left",
+        "Earlier checkpoints are as they were",
+    ):
         assert part in text
     assert caught.value.errno == 28
     assert folder.restore()["step"] == 1

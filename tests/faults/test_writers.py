@@ -39,9 +39,12 @@ def started():
         text = textwrap.dedent(BEGIN) + textwrap.dedent(script)
         process = subprocess.Popen(
             [sys.executable, "-c", text, *map(str, arguments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         processes.append(process)
         process.first = process.stdout.readline().strip()
         return process

@@ -34,9 +34,14 @@ from tests.samples import fresh_start
 
 GARBAGE = (0xFF, 0x7F, 0x01)  # NaN and -1, huge numbers, tiny numbers
 REFUSALS = (
-    RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, AssertionError,
+    RuntimeError,
+    ValueError,
+    IndexError,
+    TypeError,
+    NotImplementedError,
+    AssertionError,
     ZeroDivisionError,
-)  # fmt: skip
+)
 # Their results are whatever the memory held.
 UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
 # Ops that only gradient rules call, with operands that fit: they are reached by what they serve.
@@ -56,8 +61,15 @@ def cuts(shapes: dict[int, tuple[int, ...]]) -> list[frozenset[Place]]:
     groups: dict[Any, set[Place]] = {}
     for (k, d), n in places.items():
         back = d - len(shapes[k])
-        for key in ((k, d), ("size", n), ("from the front", d), ("from the back", back),
-                    ("front", d, n), ("back", back, n), ("all", k)):  # fmt: skip
+        for key in (
+            (k, d),
+            ("size", n),
+            ("from the front", d),
+            ("from the back", back),
+            ("front", d, n),
+            ("back", back, n),
+            ("all", k),
+        ):
             groups.setdefault(key, set()).add((k, d))
     return list(dict.fromkeys(frozenset(g) for g in groups.values()))
 

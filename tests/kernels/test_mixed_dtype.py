@@ -196,8 +196,14 @@ def test_negation_turns_the_sign(dtype):
 def test_numbers_on_either_side(small_tiles):
     x = lt.randn(10, 40).to(lt.bfloat16)
     for number in (3, -0.7, float("inf")):
-        for f in (lambda v: v + number, lambda v: number - v, lambda v: v - number,
-                  lambda v: number / v, lambda v: v / number, lambda v: v * number):  # fmt: skip
+        for f in (
+            lambda v: v + number,
+            lambda v: number - v,
+            lambda v: v - number,
+            lambda v: number / v,
+            lambda v: v / number,
+            lambda v: v * number,
+        ):
             assert lt.equal(f(x), at_once(f, x))
     assert (x * 1j).dtype is lt.complex64
     assert lt.equal((x * 1j).imag, x.float())

@@ -31,11 +31,16 @@ def drawn_update(draw, name):
     changed = draw.sample(ELEMENTS, draw.randint(1, 3))
     for name in changed:
         known = [k for k in every if k != name]
-        text = draw.choice([
-            f"{draw.choice(known)} - {draw.choice(ELEMENTS)}",
-            f"{draw.choice(ELEMENTS)} if {draw.choice(ELEMENTS)} > a else {draw.choice(known)}",
-            draw.choice(known), f"b * {draw.choice(ELEMENTS)}", "0.5", "a",
-        ])  # fmt: skip
+        text = draw.choice(
+            [
+                f"{draw.choice(known)} - {draw.choice(ELEMENTS)}",
+                f"{draw.choice(ELEMENTS)} if {draw.choice(ELEMENTS)} > a else {draw.choice(known)}",
+                draw.choice(known),
+                f"b * {draw.choice(ELEMENTS)}",
+                "0.5",
+                "a",
+            ]
+        )
         lines.append(f"    {name} = {text}")
     draw.shuffle(changed)
     lines.append(f"    return {', '.join(changed)}{',' if len(changed) == 1 else ''}")
@@ -164,11 +169,15 @@ def mixed_tensors(shape, kinds, order="C", device="cpu"):
 @pytest.mark.parametrize(
     "kinds",
     [
-        (lt.float32,) * 3, (lt.float64,) * 3, (lt.bfloat16,) * 3, (lt.float16,) * 3,
-        (lt.bfloat16, lt.float32, lt.float32), (lt.float32, lt.float16, lt.float64),
+        (lt.float32,) * 3,
+        (lt.float64,) * 3,
+        (lt.bfloat16,) * 3,
+        (lt.float16,) * 3,
+        (lt.bfloat16, lt.float32, lt.float32),
+        (lt.float32, lt.float16, lt.float64),
         (lt.complex64,) * 3,
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_every_layout_and_dtype_gets_the_same_values(shape, order, kinds, device):
     if order != "C" and len(shape) < 2:
@@ -181,8 +190,10 @@ def test_every_layout_and_dtype_gets_the_same_values(shape, order, kinds, device
     assert (p._version, g._version, m._version) == versions, "nothing is written before it runs"
     run(*arguments)
     assert (p._version > versions[0], g._version, m._version > versions[2]) == (
-        True, versions[1], True,
-    )  # fmt: skip
+        True,
+        versions[1],
+        True,
+    )
     new_m = 0.5 * before[2] + before[1]
     for t, expected in ((m, new_m), (p, before[0] - 0.25 * new_m)):
         found = t.detach().cpu().to(wide).numpy()

@@ -103,9 +103,17 @@ def function(w: Leaves) -> None:
 
 
 SCENARIOS = [
-    backward, accumulated, in_place, views, second_order, composed, converted, hooked, packed,
+    backward,
+    accumulated,
+    in_place,
+    views,
+    second_order,
+    composed,
+    converted,
+    hooked,
+    packed,
     function,
-]  # fmt: skip
+]
 
 
 def leaves() -> Leaves:

@@ -58,11 +58,13 @@ def test_what_is_charged_and_mapped_by_nobody_is_free(tmp_path, version):
     else:
         pretend(tmp_path, cgroup="4:memory:/job\n", mounts=V1.format(top="/"))
         group(
-            tmp_path, "sys/fs/cgroup/memory/job",
-            memory_dot_limit_in_bytes=GIB, memory_dot_usage_in_bytes=charged,
+            tmp_path,
+            "sys/fs/cgroup/memory/job",
+            memory_dot_limit_in_bytes=GIB,
+            memory_dot_usage_in_bytes=charged,
             memory_dot_kmem_dot_usage_in_bytes=10 * MIB,
             memory_dot_stat=f"total_rss {mapped}\ntotal_cache {50 * MIB}",
-        )  # fmt: skip
+        )
     idle = charged - mapped - 60 * MIB
     assert Machine(str(tmp_path)).available() == GIB - charged + idle
 
@@ -71,9 +73,12 @@ def test_a_group_of_version_2_limits_and_its_page_cache_is_free(tmp_path):
     pretend(tmp_path, cgroup="0::/user/job\n", mounts=V2)
     group(tmp_path, "sys/fs/cgroup/user", memory_dot_max="max", memory_dot_current=5 * GIB)
     group(
-        tmp_path, "sys/fs/cgroup/user/job", memory_dot_max=2 * GIB, memory_dot_current=GIB,
+        tmp_path,
+        "sys/fs/cgroup/user/job",
+        memory_dot_max=2 * GIB,
+        memory_dot_current=GIB,
         memory_dot_stat=f"anon 5\nactive_file {100 * MIB}\ninactive_file {28 * MIB}",
-    )  # fmt: skip
+    )
     found = Machine(str(tmp_path))
     assert (found.total, found.available()) == (2 * GIB, GIB + 128 * MIB)
     assert "may have 2.00 GiB, of the machine's 16.00 GiB of RAM" in found.name
@@ -86,9 +91,11 @@ def test_swap_of_a_group_of_version_2_has_a_limit_of_its_own(tmp_path):
     found = Machine(str(tmp_path))
     assert (found.total, found.available()) == (2 * GIB, 0)
     group(
-        tmp_path, "sys/fs/cgroup/job", memory_dot_swap_dot_max=GIB,
+        tmp_path,
+        "sys/fs/cgroup/job",
+        memory_dot_swap_dot_max=GIB,
         memory_dot_swap_dot_current=256 * MIB,
-    )  # fmt: skip
+    )
     found = Machine(str(tmp_path))
     assert (found.total, found.available()) == (3 * GIB, 768 * MIB)
 
@@ -107,9 +114,12 @@ def test_a_group_of_version_1(tmp_path, top):
     pretend(tmp_path, cgroup=cgroup, mounts=V2 + V1.format(top=top))
     where = "sys/fs/cgroup/memory" + ("/docker/1f" if top == "/" else "")
     group(
-        tmp_path, where, memory_dot_limit_in_bytes=GIB, memory_dot_usage_in_bytes=768 * MIB,
+        tmp_path,
+        where,
+        memory_dot_limit_in_bytes=GIB,
+        memory_dot_usage_in_bytes=768 * MIB,
         memory_dot_stat=f"inactive_file 7\ntotal_inactive_file {64 * MIB}",
-    )  # fmt: skip
+    )
     found = Machine(str(tmp_path))
     assert (found.total, found.available()) == (GIB, 320 * MIB)
 
@@ -237,7 +247,10 @@ def test_a_small_program_does_not_ask():
         "print(backend(lt.device('cpu'))._guard)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )  # fmt: skip
+    )
     assert done.stdout == "None\n", done.stderr

@@ -182,9 +182,12 @@ def test_an_uncaught_error_is_printed_short_and_no_hook_is_exchanged():
         "m(x)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )  # fmt: skip
+    )
     printed = done.stderr
     assert "MemoryLimitError" in printed
     assert printed.count("  File ") <= 4, printed

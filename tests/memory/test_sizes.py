@@ -10,11 +10,19 @@ from lowtide.framework.memory.sizes import as_bytes
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("200MiB", 200 << 20), ("200 mib", 200 << 20), ("1.5GiB", 3 << 29), ("2TB", 2 * 10**12),
-        ("64kb", 64000), ("0", 0), (" 7 B ", 7), ("1_000", 1000), (".5KiB", 512), (12, 12),
+        ("200MiB", 200 << 20),
+        ("200 mib", 200 << 20),
+        ("1.5GiB", 3 << 29),
+        ("2TB", 2 * 10**12),
+        ("64kb", 64000),
+        ("0", 0),
+        (" 7 B ", 7),
+        ("1_000", 1000),
+        (".5KiB", 512),
+        (12, 12),
         ("0.1KB", 100),
     ],
-)  # fmt: skip
+)
 def test_text_is_parsed_exactly(text, expected):
     assert as_bytes(text, "f: limit") == expected
 

@@ -20,8 +20,11 @@ def test_values_of_inference_mode_that_backward_needs(name):
     op, rng = OPS[name], random.Random(name)
     listed = samples(op, Make())
     for inputs, attributes in rng.sample(listed, min(3, len(listed))):
-        places = [k for k, x in enumerate(inputs) if isinstance(x, lt.Tensor)
-                  and x.layout is lt.strided and x.dtype.is_floating_point]  # fmt: skip
+        places = [
+            k
+            for k, x in enumerate(inputs)
+            if isinstance(x, lt.Tensor) and x.layout is lt.strided and x.dtype.is_floating_point
+        ]
         if len(places) < 2:
             continue
         frozen = rng.choice(places)

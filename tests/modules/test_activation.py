@@ -8,9 +8,19 @@ import lowtide as lt
 from lowtide import nn
 
 IN_PLACE = [
-    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.Mish,
-    nn.Hardswish, nn.Hardsigmoid, nn.RReLU,
-]  # fmt: skip
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.Hardtanh,
+    nn.ELU,
+    nn.CELU,
+    nn.SELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Hardswish,
+    nn.Hardsigmoid,
+    nn.RReLU,
+]
 
 
 @pytest.mark.parametrize("cls", IN_PLACE)

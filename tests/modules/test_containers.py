@@ -234,19 +234,27 @@ def test_a_parameter_dict_is_a_dict():
     [
         (nn.Sequential(), "Sequential()"),
         (nn.ModuleList(), "ModuleList()"),
-        (nn.ModuleList([nn.ReLU(), nn.ReLU(), nn.Tanh(), nn.ReLU()]),
-         "ModuleList(\n  (0-1): 2 x ReLU()\n  (2): Tanh()\n  (3): ReLU()\n)"),
-        (nn.ModuleList([nn.Sequential(nn.ReLU())] * 2),
-         "ModuleList(\n  (0-1): 2 x Sequential(\n    (0): ReLU()\n  )\n)"),
+        (
+            nn.ModuleList([nn.ReLU(), nn.ReLU(), nn.Tanh(), nn.ReLU()]),
+            "ModuleList(\n  (0-1): 2 x ReLU()\n  (2): Tanh()\n  (3): ReLU()\n)",
+        ),
+        (
+            nn.ModuleList([nn.Sequential(nn.ReLU())] * 2),
+            "ModuleList(\n  (0-1): 2 x Sequential(\n    (0): ReLU()\n  )\n)",
+        ),
         (nn.ModuleDict({"a": nn.ReLU()}), "ModuleDict(\n  (a): ReLU()\n)"),
-        (nn.ParameterList([lt.ones(2, 3), 1]),
-         "ParameterList(\n    (0): Parameter containing: [lowtide.float32 of size 2x3]\n"
-         "    (1): Object of type: int\n)"),
-        (nn.ParameterDict({"a": lt.ones(2), "b": lt.ones(())}),
-         "ParameterDict(\n    (a): Parameter containing: [lowtide.FloatTensor of size 2]\n"
-         "    (b): Parameter containing: [lowtide.FloatTensor of size ]\n)"),
+        (
+            nn.ParameterList([lt.ones(2, 3), 1]),
+            "ParameterList(\n    (0): Parameter containing: [lowtide.float32 of size 2x3]\n"
+            "    (1): Object of type: int\n)",
+        ),
+        (
+            nn.ParameterDict({"a": lt.ones(2), "b": lt.ones(())}),
+            "ParameterDict(\n    (a): Parameter containing: [lowtide.FloatTensor of size 2]\n"
+            "    (b): Parameter containing: [lowtide.FloatTensor of size ]\n)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_repr_shows_the_contents(container, text):
     assert repr(container) == text
 

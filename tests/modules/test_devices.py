@@ -58,12 +58,18 @@ def test_a_step_is_the_same_as_on_the_cpu(device):
 @pytest.mark.parametrize(
     "fill",
     [
-        init.uniform_, init.normal_, init.trunc_normal_, init.xavier_uniform_,
-        init.kaiming_normal_, init.orthogonal_, init.eye_,
-        lambda t: init.sparse_(t, 0.3), lambda t: init.constant_(t, 2.0),
+        init.uniform_,
+        init.normal_,
+        init.trunc_normal_,
+        init.xavier_uniform_,
+        init.kaiming_normal_,
+        init.orthogonal_,
+        init.eye_,
+        lambda t: init.sparse_(t, 0.3),
+        lambda t: init.constant_(t, 2.0),
         lambda t: init.dirac_(t.view(6, 2, 2)),
     ],
-)  # fmt: skip
+)
 def test_initial_values_are_the_same_as_on_the_cpu(device, fill):
     if device.type == "meta":
         pytest.skip("meta has no values")

@@ -26,8 +26,10 @@ def test_channels_go_as_a_whole(name):
     assert abs((out[:, 0] == 0).float().mean().item() - 0.3) < 0.06
 
 
-@pytest.mark.parametrize("name", ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout",
-                                  "FeatureAlphaDropout"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"],
+)
 def test_evaluation_returns_the_input_itself(name):
     x = lt.randn(2, 3, 4, 5, 6)[:, :, 0, 0] if name == "Dropout1d" else lt.randn(2, 3, 4, 5)
     assert getattr(nn, name)(0.5).eval()(x) is x

@@ -122,11 +122,17 @@ def test_sparse_columns_have_the_asked_zeros():
 @pytest.mark.parametrize(
     "fill",
     [
-        init.uniform_, init.normal_, init.trunc_normal_, init.xavier_uniform_,
-        init.xavier_normal_, init.kaiming_uniform_, init.kaiming_normal_, init.orthogonal_,
+        init.uniform_,
+        init.normal_,
+        init.trunc_normal_,
+        init.xavier_uniform_,
+        init.xavier_normal_,
+        init.kaiming_uniform_,
+        init.kaiming_normal_,
+        init.orthogonal_,
         lambda t, generator: init.sparse_(t, 0.3, generator=generator),
     ],
-)  # fmt: skip
+)
 def test_a_generator_decides_and_the_default_one_stays(fill):
     offset = lt.default_generator.get_offset()
     first, again, other = (
@@ -195,10 +201,18 @@ def test_what_does_not_fit_is_refused(call, message):
 
 def every_fill(t: lt.Tensor) -> None:
     for fill in (
-        init.uniform_, init.normal_, init.trunc_normal_, init.zeros_, init.ones_, init.eye_,
-        init.xavier_uniform_, init.xavier_normal_, init.kaiming_uniform_, init.kaiming_normal_,
+        init.uniform_,
+        init.normal_,
+        init.trunc_normal_,
+        init.zeros_,
+        init.ones_,
+        init.eye_,
+        init.xavier_uniform_,
+        init.xavier_normal_,
+        init.kaiming_uniform_,
+        init.kaiming_normal_,
         init.orthogonal_,
-    ):  # fmt: skip
+    ):
         fill(t)
     init.constant_(t, 2.0)
     init.sparse_(t, 0.5)

@@ -458,10 +458,12 @@ class Two(nn.Module):
         (nn.Linear(2, 3), "Linear(in_features=2, out_features=3, bias=True)"),
         (Two(), "Two(\n  a=1\n  b=2\n)"),
         (Two(nn.ReLU()), "Two(\n  a=1\n  b=2\n  (child): ReLU()\n)"),
-        (nn.Sequential(Two(nn.ReLU())),
-         "Sequential(\n  (0): Two(\n    a=1\n    b=2\n    (child): ReLU()\n  )\n)"),
+        (
+            nn.Sequential(Two(nn.ReLU())),
+            "Sequential(\n  (0): Two(\n    a=1\n    b=2\n    (child): ReLU()\n  )\n)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_repr_nests(module, text):
     assert repr(module) == text
 

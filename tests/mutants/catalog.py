@@ -370,8 +370,9 @@ MUTANTS = (
     ),
     Mutant(
         "a loop reads the first gradient only", "framework/kernels/formula/loop.py",
-        '*self._walk("        ", self.elements, lines), "",',
-        '"        grad_i = grad[0]", *self._walk("        ", rest, lines), "",',
+        '                *self._walk("        ", self.elements, lines),\n                "",',
+        '                "        grad_i = grad[0]",\n'
+        '                *self._walk("        ", rest, lines),\n                "",',
         ("tests/ops", "tests/kernels"),
     ),
     Mutant(

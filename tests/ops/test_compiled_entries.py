@@ -81,8 +81,11 @@ def recording(kernels: list[Any], ran: set[int]) -> list[Any]:
 def compared(op: Op, dtype: lt.dtype, ran: set[int]) -> None:
     kernels = op.kernels
     # A convolution's entry is its plain kernel with another table of routes.
-    plain = kernels if any(k.function.__module__ == routes.__package__ + ".primitives"
-                           for k in kernels) else []  # fmt: skip
+    plain = (
+        kernels
+        if any(k.function.__module__ == routes.__package__ + ".primitives" for k in kernels)
+        else []
+    )
     rtol, atol = tolerance(dtype)
     for number, (given, named) in enumerate(testing.samples(op, testing.Make(dtype))):
         inputs = testing.place(tuple(converted(x, dtype) for x in given), "cpu", op)
@@ -114,7 +117,9 @@ def test_samples_reach_all_entries_and_they_give_what_the_plain_kernel_gives(nam
     missed = [
         f"kernel {n} of dtypes {k.dtypes!r} ({k.function.__module__})"
         for n, k in enumerate(op.kernels)
-        if k.device == "cpu" and n not in ran and k.dtypes not in LEFT_OUT
+        if k.device == "cpu"
+        and n not in ran
+        and k.dtypes not in LEFT_OUT
         and not (k.dtypes == "half" and name in HALF_PRODUCTS)
-    ]  # fmt: skip
+    ]
     assert not missed, f"{name}: no sample reaches {missed}. Declare a sample that does."

@@ -106,8 +106,9 @@ def test_backward_keeps_what_the_derivative_reads():
     out = line(x, y, a=2.0)
     assert testing.saved_of([out]) == []
     assert [label for label, *_ in testing.saved_of([product(x, y)])] == [
-        "_formula_product.y", "_formula_product.x",
-    ]  # fmt: skip
+        "_formula_product.y",
+        "_formula_product.x",
+    ]
     out.sum().backward()
     assert lt.equal(x.grad, lt.full((1000,), 2.0))
     product(x, y).sum().backward()
@@ -155,9 +156,18 @@ def test_a_gradient_written_by_hand(made):
 
 # A number in the domain of each function.
 ARGUMENTS = {
-    "abs": -0.7, "exp": 0.4, "expm1_of_negative": -0.8, "log": 1.7, "log1p_of_fraction": 0.3,
-    "log_of_rest": 0.6, "sqrt": 1.3, "erf": 0.9, "normal_cdf": 0.5, "minimum": 0.2, "maximum": 0.7,
-}  # fmt: skip
+    "abs": -0.7,
+    "exp": 0.4,
+    "expm1_of_negative": -0.8,
+    "log": 1.7,
+    "log1p_of_fraction": 0.3,
+    "log_of_rest": 0.6,
+    "sqrt": 1.3,
+    "erf": 0.9,
+    "normal_cdf": 0.5,
+    "minimum": 0.2,
+    "maximum": 0.7,
+}
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))

@@ -103,7 +103,10 @@ POOLS = {  # name: (function, shape, bytes of one index, elements of the result)
     "max_pool1d": (lambda x: F.max_pool1d(x, 2), (4, 6, 64), 1, 4 * 6 * 32),
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), (4, 6, 8, 8), 1, 4 * 6 * 16),
     "indices asked for": (
-        lambda x: F.max_pool2d(x, 2, return_indices=True)[0], (4, 6, 8, 8), 1, 4 * 6 * 16
+        lambda x: F.max_pool2d(x, 2, return_indices=True)[0],
+        (4, 6, 8, 8),
+        1,
+        4 * 6 * 16,
     ),
     "wide window": (lambda x: F.max_pool2d(x, 17), (1, 1, 17, 34), 2, 2),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2), (4, 6, 4, 4, 4), 1, 4 * 6 * 8),
@@ -112,12 +115,18 @@ POOLS = {  # name: (function, shape, bytes of one index, elements of the result)
     "adaptive2d": (lambda x: F.adaptive_max_pool2d(x, 5), (4, 6, 8, 8), 1, 4 * 6 * 25),
     "adaptive3d": (lambda x: F.adaptive_max_pool3d(x, 3), (2, 2, 8, 8, 8), 2, 2 * 2 * 27),
     "fractional2d": (
-        lambda x: F.fractional_max_pool2d(x, 2, output_size=5), (4, 6, 8, 8), 1, 4 * 6 * 25
+        lambda x: F.fractional_max_pool2d(x, 2, output_size=5),
+        (4, 6, 8, 8),
+        1,
+        4 * 6 * 25,
     ),
     "fractional3d": (
-        lambda x: F.fractional_max_pool3d(x, 2, output_size=3), (2, 2, 8, 8, 8), 2, 2 * 2 * 27
+        lambda x: F.fractional_max_pool3d(x, 2, output_size=3),
+        (2, 2, 8, 8, 8),
+        2,
+        2 * 2 * 27,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -153,13 +162,14 @@ def test_means_keep_nothing():
 
 
 LOSSES = {
-    "mse_loss": (F.mse_loss, {}), "l1_loss": (F.l1_loss, {}),
+    "mse_loss": (F.mse_loss, {}),
+    "l1_loss": (F.l1_loss, {}),
     "smooth_l1_loss": (F.smooth_l1_loss, {"beta": 0.5}),
     "huber_loss": (F.huber_loss, {"delta": 0.7}),
     "binary_cross_entropy": (F.binary_cross_entropy, {}),
     "binary_cross_entropy_with_logits": (F.binary_cross_entropy_with_logits, {}),
     "pos_weight": (F.binary_cross_entropy_with_logits, {"pos_weight": lt.full((50,), 2.0)}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -216,23 +226,33 @@ def test_cross_entropy_keeps_the_logits_and_two_numbers_for_each_row(smoothing):
 ONE = {  # name: (function, label of what is kept, or of nothing)
     "gelu": (F.gelu, "gelu.input"),
     "gelu tanh": (lambda x: F.gelu(x, approximate="tanh"), "gelu.input"),
-    "silu": (F.silu, "silu.input"), "mish": (F.mish, "mish.input"),
-    "softplus": (F.softplus, "softplus.input"), "hardswish": (F.hardswish, "hardswish.input"),
-    "sigmoid": (F.sigmoid, "sigmoid.out"), "tanh": (F.tanh, "tanh.out"),
-    "elu": (F.elu, "elu.out"), "selu": (F.selu, "elu.out"),
+    "silu": (F.silu, "silu.input"),
+    "mish": (F.mish, "mish.input"),
+    "softplus": (F.softplus, "softplus.input"),
+    "hardswish": (F.hardswish, "hardswish.input"),
+    "sigmoid": (F.sigmoid, "sigmoid.out"),
+    "tanh": (F.tanh, "tanh.out"),
+    "elu": (F.elu, "elu.out"),
+    "selu": (F.selu, "elu.out"),
     "logsigmoid": (F.logsigmoid, "logsigmoid.out"),
-    "glu": (F.glu, "glu.input"), "logit": (lambda x: x.logit(), "logit.input"),
+    "glu": (F.glu, "glu.input"),
+    "logit": (lambda x: x.logit(), "logit.input"),
     "softmax": (lambda x: x.softmax(-1), "softmax.out"),
     "log_softmax": (lambda x: x.log_softmax(1), "log_softmax.out"),
-    "exp": (lambda x: x.exp(), "exp.out"), "square": (lambda x: x**2, "pow.input"),
-    "x * x": (lambda x: x * x, "mul.other"), "abs": (lambda x: x.abs(), "abs.input"),
-    "neg": (lambda x: -x, None), "times a number": (lambda x: x * 2.0, None),
-    "sum": (lambda x: x.sum(1), None), "mean": (lambda x: x.mean(), None),
-    "x + x": (lambda x: x + x, None), "cat": (lambda x: lt.cat([x, x]), None),
+    "exp": (lambda x: x.exp(), "exp.out"),
+    "square": (lambda x: x**2, "pow.input"),
+    "x * x": (lambda x: x * x, "mul.other"),
+    "abs": (lambda x: x.abs(), "abs.input"),
+    "neg": (lambda x: -x, None),
+    "times a number": (lambda x: x * 2.0, None),
+    "sum": (lambda x: x.sum(1), None),
+    "mean": (lambda x: x.mean(), None),
+    "x + x": (lambda x: x + x, None),
+    "cat": (lambda x: lt.cat([x, x]), None),
     "transpose": (lambda x: x.transpose(0, 1).reshape(-1), None),
     "pad": (lambda x: F.pad(x, (1, 1)), None),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ONE)
@@ -288,12 +308,14 @@ T, HEADS, SIZE = 48, 3, 8
 QKV = 4 * 2 * T * HEADS * SIZE  # bytes of a query
 BIAS = lt.zeros(T, T)
 MASKED = {
-    "plain": {}, "causal": {"is_causal": True}, "dropout": {"dropout_p": 0.2},
+    "plain": {},
+    "causal": {"is_causal": True},
+    "dropout": {"dropout_p": 0.2},
     "causal dropout": {"is_causal": True, "dropout_p": 0.2},
     "bool mask": {"attn_mask": lt.ones(T, T, dtype=lt.bool).tril()},
     "mask of numbers, dropout": {"attn_mask": BIAS, "dropout_p": 0.2},
     "mask of keys": {"attn_mask": lt.ones(2, 1, 1, T, dtype=lt.bool)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("large", [False, True])  # the plain kernel, and the compiled one
@@ -301,9 +323,12 @@ MASKED = {
 def test_attention_keeps_its_operands_its_result_and_a_number_for_each_row(name, large):
     shape = (2, HEADS, T, SIZE)
     expected = {
-        "attention.query": QKV, "attention.key": QKV, "attention.value": QKV, "attention.out": QKV,
+        "attention.query": QKV,
+        "attention.key": QKV,
+        "attention.value": QKV,
+        "attention.out": QKV,
         "attention.lse": 4 * 2 * T * HEADS,
-    }  # fmt: skip
+    }
     options = MASKED[name]
     if large:
         shape = (8, *shape[1:])
@@ -357,6 +382,11 @@ def test_multihead_attention_without_weights_keeps_no_matrix(masked, batch_first
     found = kept(lambda x: layer(x, x, x, need_weights=False, **options)[0], shape)
     extra = {"attention.attn_mask": 4 * 2 * T} if masked == "padding" else {}
     assert found == {
-        "linear.input": QKV, "attention.query": QKV, "attention.key": QKV, "attention.value": QKV,
-        "attention.out": QKV, "attention.lse": 4 * 2 * T * HEADS, **extra,
-    }  # fmt: skip
+        "linear.input": QKV,
+        "attention.query": QKV,
+        "attention.key": QKV,
+        "attention.value": QKV,
+        "attention.out": QKV,
+        "attention.lse": 4 * 2 * T * HEADS,
+        **extra,
+    }

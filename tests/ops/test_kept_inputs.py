@@ -64,8 +64,9 @@ def test_a_bag_keeps_its_row_numbers(name):
         return F.embedding_bag(row_numbers(1024), w, lt.arange(64) * 16, **how)
 
     assert kept(with_offsets, (50, 8)) == {
-        "embedding_bag.source": 64 * 16 * 8, "embedding_bag.offsets": 64 * 8,
-    }  # fmt: skip
+        "embedding_bag.source": 64 * 16 * 8,
+        "embedding_bag.offsets": 64 * 8,
+    }
 
 
 def test_a_weighted_bag_keeps_weights_and_table():
@@ -74,9 +75,10 @@ def test_a_weighted_bag_keeps_weights_and_table():
 
     found = kept(weighted, (50, 8), (64, 16))
     assert found == {
-        "embedding_bag.source": 64 * 16 * 8, "embedding_bag.weights": 64 * 16 * 4,
+        "embedding_bag.source": 64 * 16 * 8,
+        "embedding_bag.weights": 64 * 16 * 4,
         "embedding_bag.table": 50 * 8 * 4,
-    }  # fmt: skip
+    }
 
 
 def test_an_embedding_by_frequency_keeps_its_row_numbers():
@@ -86,8 +88,10 @@ def test_an_embedding_by_frequency_keeps_its_row_numbers():
 
 def test_bilinear_keeps_its_operands():
     assert kept(F.bilinear, (64, 12), (64, 10), (7, 12, 10), (7,)) == {
-        "trilinear.a": 64 * 12 * 4, "trilinear.b": 64 * 10 * 4, "trilinear.weight": 7 * 120 * 4,
-    }  # fmt: skip
+        "trilinear.a": 64 * 12 * 4,
+        "trilinear.b": 64 * 10 * 4,
+        "trilinear.weight": 7 * 120 * 4,
+    }
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
@@ -114,8 +118,9 @@ def test_margins_of_labels_keep_input_and_target():
         return F.multilabel_margin_loss(x, lt.arange(320).reshape(32, 10) % 10 - 1)
 
     assert kept(loss, (32, 10)) == {
-        "multilabel_margin.input": 1280, "multilabel_margin.target": 2560,
-    }  # fmt: skip
+        "multilabel_margin.input": 1280,
+        "multilabel_margin.target": 2560,
+    }
 
 
 def test_distances_keep_points_and_distances():
@@ -149,8 +154,9 @@ def test_an_absolute_error_keeps_two_bits_an_element():
         "absolute_error_with_bitmask.apart": 128 * 16,
     }
     assert kept(F.l1_loss, (8, 8), (8, 8)) == {
-        "absolute_error.input": 256, "absolute_error.target": 256,
-    }  # fmt: skip
+        "absolute_error.input": 256,
+        "absolute_error.target": 256,
+    }
 
 
 def test_rarer_products_keep_their_operands():

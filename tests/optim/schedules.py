@@ -61,7 +61,8 @@ SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
         milestones=[10, 40],
     ),
     "SequentialLR-without-closed-form": lambda s, o: s.SequentialLR(
-        o, [s.ConstantLR(o, 0.1, 5), s.LambdaLR(o, halving), s.MultiplicativeLR(o, gently)],
+        o,
+        [s.ConstantLR(o, 0.1, 5), s.LambdaLR(o, halving), s.MultiplicativeLR(o, gently)],
         milestones=[8, 30],
     ),
     "ChainedScheduler": lambda s, o: s.ChainedScheduler(
@@ -71,12 +72,19 @@ SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
     "ReduceLROnPlateau-max": lambda s, o: s.ReduceLROnPlateau(
         o, "max", factor=0.5, patience=1, threshold=0.1, threshold_mode="abs", min_lr=[0.01, 0.005]
     ),
-}  # fmt: skip
+}
 CLOSED_FORM = [
-    "StepLR", "MultiStepLR", "ConstantLR", "LinearLR", "ExponentialLR", "PolynomialLR",
-    "CosineAnnealingLR", "LambdaLR", "CosineAnnealingWarmRestarts",
+    "StepLR",
+    "MultiStepLR",
+    "ConstantLR",
+    "LinearLR",
+    "ExponentialLR",
+    "PolynomialLR",
+    "CosineAnnealingLR",
+    "LambdaLR",
+    "CosineAnnealingWarmRestarts",
     "CosineAnnealingWarmRestarts-longer",
-]  # fmt: skip
+]
 
 
 def measured(step: int) -> float:

@@ -95,17 +95,33 @@ def test_the_numbers_are_those_of_the_paper():
 def test_the_numbers_are_those_of_bitsandbytes():
     # create_dynamic_map of bitsandbytes 0.50.2, in float32
     signed = {
-        0: -0.992968738079071, 63: -0.10703125596046448, 64: -0.09859374910593033,
-        100: -0.0074687497690320015, 126: -5.500000384017767e-07, 127: 0.0,
-        128: 5.500000384017767e-07, 129: 3.250000190746505e-06, 131: 2.1249998098937795e-05,
-        191: 0.10703125596046448, 254: 0.992968738079071, 255: 1.0,
-    }  # fmt: skip
+        0: -0.992968738079071,
+        63: -0.10703125596046448,
+        64: -0.09859374910593033,
+        100: -0.0074687497690320015,
+        126: -5.500000384017767e-07,
+        127: 0.0,
+        128: 5.500000384017767e-07,
+        129: 3.250000190746505e-06,
+        131: 2.1249998098937795e-05,
+        191: 0.10703125596046448,
+        254: 0.992968738079071,
+        255: 1.0,
+    }
     unsigned = {
-        0: 0.0, 1: 3.2500003044333425e-07, 2: 7.749999895168003e-07, 6: 8.874999366526026e-06,
-        7: 1.5624998923158273e-05, 62: 0.009859374724328518, 63: 0.010703125968575478,
-        126: 0.09929687529802322, 127: 0.103515625, 200: 0.6167968511581421,
-        254: 0.9964843988418579, 255: 1.0,
-    }  # fmt: skip
+        0: 0.0,
+        1: 3.2500003044333425e-07,
+        2: 7.749999895168003e-07,
+        6: 8.874999366526026e-06,
+        7: 1.5624998923158273e-05,
+        62: 0.009859374724328518,
+        63: 0.010703125968575478,
+        126: 0.09929687529802322,
+        127: 0.103515625,
+        200: 0.6167968511581421,
+        254: 0.9964843988418579,
+        255: 1.0,
+    }
     for table, golden in ((SIGNED, signed), (UNSIGNED, unsigned)):
         np.testing.assert_allclose(table[list(golden)], list(golden.values()), rtol=3e-7)
 
@@ -198,8 +214,9 @@ def test_small_parameters_step_exactly_as_adams():
         ends.append(p.detach().numpy().tobytes())
     assert ends[0] == ends[1]
     assert {k: v.dtype for k, v in optimizer.state[p].items() if k != "step"} == {
-        "state1": lt.float32, "state2": lt.float32,
-    }  # fmt: skip
+        "state1": lt.float32,
+        "state2": lt.float32,
+    }
     half = lt.ones(3, dtype=lt.bfloat16).requires_grad_()
     half.grad = lt.ones(3, dtype=lt.bfloat16)
     optimizer = Adam8bit([half])
@@ -456,8 +473,11 @@ def test_the_state_dict_keeps_eight_bits(tmp_path):
         again = AdamW8bit([q])
         again.load_state_dict(copy.deepcopy(saved))
         assert {n: again.state[q][n].dtype for n in STATE} == {
-            "state1": lt.uint8, "state2": lt.uint8, "absmax1": lt.float32, "absmax2": lt.float32,
-        }  # fmt: skip
+            "state1": lt.uint8,
+            "state2": lt.uint8,
+            "absmax1": lt.float32,
+            "absmax2": lt.float32,
+        }
         q.grad = q.detach().cos()
         again.step()
         ends.append(q.detach().numpy().tobytes())

@@ -42,8 +42,9 @@ def walk(model, averaged, steps=5):
     return seen
 
 
-@pytest.mark.parametrize("how", [{}, {"avg_fn": get_swa_avg_fn()},
-                                 {"multi_avg_fn": get_swa_multi_avg_fn()}])  # fmt: skip
+@pytest.mark.parametrize(
+    "how", [{}, {"avg_fn": get_swa_avg_fn()}, {"multi_avg_fn": get_swa_multi_avg_fn()}]
+)
 def test_the_mean_of_all(how):
     model = Net()
     averaged = AveragedModel(model, **how)
@@ -56,8 +57,9 @@ def test_the_mean_of_all(how):
     assert averaged(x).tolist() == averaged.module(x).tolist()
 
 
-@pytest.mark.parametrize("how", [{"avg_fn": get_ema_avg_fn(0.7)},
-                                 {"multi_avg_fn": get_ema_multi_avg_fn(0.7)}])  # fmt: skip
+@pytest.mark.parametrize(
+    "how", [{"avg_fn": get_ema_avg_fn(0.7)}, {"multi_avg_fn": get_ema_multi_avg_fn(0.7)}]
+)
 def test_a_decaying_mean(how):
     model = Net()
     averaged = AveragedModel(model, **how)

@@ -222,4 +222,4 @@ PROGRAMS: list[tuple[str, Program]] = [
         # At others PyTorch reads outside of its memory for the gradient.
         for within in ({"x": (-4, 4)} if (m, p != "zeros") == ("bilinear", True) else None,)
     ),
-]  # fmt: skip
+]

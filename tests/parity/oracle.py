@@ -29,8 +29,9 @@ DTYPES = {
 EXACT = (torch.float64, torch.complex128)
 # Precisions in which a sum that cancels has few right digits, and what tells how many.
 ROUNDED = {torch.float16: torch.float64, torch.bfloat16: torch.float64} | {
-    torch.float32: torch.float64, torch.complex64: torch.complex128,
-}  # fmt: skip
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
 WRAPPERS = frozenset(
     f"gradcheck_wrapper_{kind}"
     for kind in "hermitian_input triangular_input_real_positive_diagonal ctc_loss".split()

@@ -41,7 +41,9 @@ CALCULUS = {
     "gradient edges": (lambda m, x: m.gradient(x, spacing=0.5, edge_order=2), X),
     "gradient points": (lambda m, x, h: m.gradient(x, spacing=(h,), dim=0), X, ROWS),
     "gradient edges points": (
-        lambda m, x, h: m.gradient(x, spacing=(h,), dim=0, edge_order=2), X, ROWS,
+        lambda m, x, h: m.gradient(x, spacing=(h,), dim=0, edge_order=2),
+        X,
+        ROWS,
     ),
     "gradient int": (lambda m, x: m.gradient(x), INTS),
     "gradient box": (lambda m, x: m.gradient(x), BOX),
@@ -50,7 +52,7 @@ CALCULUS = {
     "vander 1": (lambda m, x: m.vander(x, N=1), ROWS),
     "vander 0": (lambda m, x: m.vander(x, N=0), ROWS),
     "vander int": (lambda m, x: m.vander(x[0]), INTS.astype(np.int16)),
-}  # fmt: skip
+}
 PLACES, REDUCED = np.array([2, 0, 2]), numbers(3, 5, seed=4)
 PATCHING = {
     "select_scatter": (lambda m, x, y: m.select_scatter(x, y[:, 0], 1, 2), X, Y),
@@ -59,18 +61,26 @@ PATCHING = {
     "slice_scatter all": (lambda m, x, y: m.slice_scatter(x, y), X, Y),
     "diagonal_scatter": (lambda m, x, y: m.diagonal_scatter(x, y[0, :4], 1), X, Y),
     "as_strided_scatter": (
-        lambda m, x, y: m.as_strided_scatter(x, y[:2, :2], (2, 2), (6, 2), 1), X, Y,
+        lambda m, x, y: m.as_strided_scatter(x, y[:2, :2], (2, 2), (6, 2), 1),
+        X,
+        Y,
     ),
     "narrow_copy": (lambda m, x: m.narrow_copy(x, 1, 1, 3), X),
     **{
         f"index_reduce {r} {s}": (
             lambda m, x, y, i, r=r, s=s: m.index_reduce(x, 0, i, y, r, include_self=s),
-            X, REDUCED, PLACES,
+            X,
+            REDUCED,
+            PLACES,
         )
-        for r in ("prod", "mean", "amax", "amin") for s in (True, False)
+        for r in ("prod", "mean", "amax", "amin")
+        for s in (True, False)
     },
     "index_reduce_": (
-        lambda m, x, y, i: x.clone().index_reduce_(0, i, y, "prod"), X, REDUCED, PLACES,
+        lambda m, x, y, i: x.clone().index_reduce_(0, i, y, "prod"),
+        X,
+        REDUCED,
+        PLACES,
     ),
     "put": (lambda m, x, y, i: m.put(x, i, y[0, :3]), X, Y, np.array([3, -1, 7])),
     "put add": (lambda m, x, y, i: m.put(x, i, y[0, :3], True), X, Y, np.array([3, 3, 7])),
@@ -86,7 +96,7 @@ PATCHING = {
     "unsafe_chunk": (lambda m, x: m.unsafe_chunk(x, 2), X),
     "nonzero_static": (lambda m, x: m.nonzero_static(x, size=14, fill_value=-7), INTS),
     "nonzero_static short": (lambda m, x: x.nonzero_static(size=2), INTS),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CALCULUS)

@@ -71,9 +71,13 @@ def test_names_and_signatures_are_pytorchs() -> None:
     kinds = [p.name for p in theirs.CheckpointPolicy]
     assert [p.name for p in ours.CheckpointPolicy][: len(kinds)] == kinds
     for name in (
-        "checkpoint", "checkpoint_sequential", "create_selective_checkpoint_contexts",
-        "set_checkpoint_early_stop", "set_checkpoint_debug_enabled", "noop_context_fn",
-    ):  # fmt: skip
+        "checkpoint",
+        "checkpoint_sequential",
+        "create_selective_checkpoint_contexts",
+        "set_checkpoint_early_stop",
+        "set_checkpoint_debug_enabled",
+        "noop_context_fn",
+    ):
         mine = inspect.signature(getattr(ours, name)).parameters
         other = inspect.signature(getattr(theirs, name)).parameters
         missing = [p for p in other if p not in mine]

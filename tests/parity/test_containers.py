@@ -36,8 +36,9 @@ SEQUENCES = {
     "add": lambda T, c, o: c + type(c)(*([o] if type(c) is T.nn.Sequential else [[o]])),
     "add list": lambda T, c, o: c.__add__([o]),
     "add int": lambda T, c, o: c + 3,
-    "add in place": lambda T, c, o: c.__iadd__(type(c)(*([o] if type(c) is T.nn.Sequential
-                                                         else [[o]]))),
+    "add in place": lambda T, c, o: c.__iadd__(
+        type(c)(*([o] if type(c) is T.nn.Sequential else [[o]]))
+    ),
     "multiply": lambda T, c, o: c * 2,
     "multiply from the left": lambda T, c, o: 2 * c,
     "multiply by zero": lambda T, c, o: c * 0,
@@ -45,7 +46,7 @@ SEQUENCES = {
     "multiply in place": lambda T, c, o: c.__imul__(2),
     "length": lambda T, c, o: len(c),
     "contains": lambda T, c, o: [o in list(c), c[0] in list(c)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ["Sequential", "ModuleList"])

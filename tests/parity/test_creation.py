@@ -191,9 +191,16 @@ KINDS = {
     "zero": lambda r, s: np.zeros(s),
 }
 DTYPES = [
-    np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8, np.bool_, np.complex64,
+    np.float32,
+    np.float64,
+    np.float16,
+    np.int64,
+    np.int32,
+    np.uint8,
+    np.bool_,
+    np.complex64,
     np.complex128,
-]  # fmt: skip
+]
 
 
 def one_line_suffixes(text):
@@ -229,10 +236,17 @@ def test_repr_is_pytorchs(kind, dtype):
 
 @pytest.mark.parametrize(
     "options",
-    [{"precision": 2}, {"threshold": 5, "edgeitems": 1}, {"linewidth": 40}, {"sci_mode": True},
-     {"sci_mode": False}, {"profile": "short"}, {"profile": "full"}],
+    [
+        {"precision": 2},
+        {"threshold": 5, "edgeitems": 1},
+        {"linewidth": 40},
+        {"sci_mode": True},
+        {"sci_mode": False},
+        {"profile": "short"},
+        {"profile": "full"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_print_options_are_pytorchs(options):
     a = np.random.default_rng(0).standard_normal((7, 6)) * 1e3
     try:

@@ -56,10 +56,20 @@ def test_default_collate(batch) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [1, "a", np.ones(2), np.float32(3), np.array(["a"]), (1, np.ones(1)), [np.ones(1)],
-     {"a": np.ones(1)}, Point(np.ones(1), 2), None],
+    [
+        1,
+        "a",
+        np.ones(2),
+        np.float32(3),
+        np.array(["a"]),
+        (1, np.ones(1)),
+        [np.ones(1)],
+        {"a": np.ones(1)},
+        Point(np.ones(1), 2),
+        None,
+    ],
     ids=lambda d: repr(d)[:40],
-)  # fmt: skip
+)
 def test_default_convert(data) -> None:
     assert outcome(lambda: ours.default_convert(data)) == outcome(
         lambda: theirs.default_convert(data)
@@ -163,7 +173,15 @@ def test_edges_of_samplers_and_data_sets(call) -> None:
 
 
 def test_the_names_of_pytorch_are_there() -> None:
-    pipes = ("DataPipe", "DataChunk", "functional_datapipe", "deterministic", "determinism",
-             "_validation", "runtime_validation_disabled", "_DatasetKind")  # fmt: skip
+    pipes = (
+        "DataPipe",
+        "DataChunk",
+        "functional_datapipe",
+        "deterministic",
+        "determinism",
+        "_validation",
+        "runtime_validation_disabled",
+        "_DatasetKind",
+    )
     wanted = [n for n in theirs.__all__ if not any(p in n for p in pipes)]
     assert [n for n in wanted if not hasattr(ours, n)] == []

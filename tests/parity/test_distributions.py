@@ -178,8 +178,11 @@ def same(name, f, *arrays):
 
 
 NO_EMPTY_DRAWS = {
-    "Categorical", "Multinomial", "OneHotCategorical", "OneHotCategoricalStraightThrough",
-}  # fmt: skip
+    "Categorical",
+    "Multinomial",
+    "OneHotCategorical",
+    "OneHotCategoricalStraightThrough",
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -317,7 +320,8 @@ def test_velocities_of_gamma_and_dirichlet_draws_are_pytorchs(dtype):
 KL = {  # class: two sets of parameters, of which the second covers the first's support
     "Bernoulli": ({"probs": UNIT}, {"probs": UNIT[::-1]}),
     "Beta": (
-        {"concentration1": A, "concentration0": B}, {"concentration1": B, "concentration0": A},
+        {"concentration1": A, "concentration0": B},
+        {"concentration1": B, "concentration0": A},
     ),
     "Binomial": ({"total_count": 4, "probs": UNIT}, {"total_count": 4, "probs": UNIT[::-1]}),
     "Categorical": ({"probs": A}, {"logits": REAL}),
@@ -344,13 +348,14 @@ KL = {  # class: two sets of parameters, of which the second covers the first's 
     "Pareto": ({"scale": A, "alpha": B + 2}, {"scale": A * 0.8, "alpha": B}),
     "Poisson": ({"rate": A}, {"rate": B}),
     "Uniform": (
-        {"low": A * 0.1 + 0.1, "high": A * 0.1 + 0.5}, {"low": A * 0.1, "high": A * 0.1 + 1},
+        {"low": A * 0.1 + 0.1, "high": A * 0.1 + 0.5},
+        {"low": A * 0.1, "high": A * 0.1 + 1},
     ),
     "Wishart": (
         {"df": np.array(4.5), "covariance_matrix": SQUARE},
         {"df": np.array(5.5), "scale_tril": LOWER},
     ),
-}  # fmt: skip
+}
 
 
 def registered():
@@ -364,8 +369,9 @@ def member(m, name, which):
     settings = {k: v for k, v in KL[name][which].items() if not isinstance(v, np.ndarray)}
     leaves = {
         k: m.tensor(np.ascontiguousarray(v), requires_grad=True)
-        for k, v in KL[name][which].items() if isinstance(v, np.ndarray)
-    }  # fmt: skip
+        for k, v in KL[name][which].items()
+        if isinstance(v, np.ndarray)
+    }
     given = dict(leaves)
     if "scale_tril" in given:
         given["scale_tril"] = m.tril(given["scale_tril"])
@@ -395,9 +401,7 @@ def test_every_pair_of_pytorchs_is_registered():
     from lowtide.framework.distributions.kl import _REGISTRY
 
     ours = {(p.__name__, q.__name__) for p, q in _REGISTRY}
-    assert {
-        (p.__name__, q.__name__) for p, q in torch.distributions.kl._KL_REGISTRY
-    } <= ours  # fmt: skip
+    assert {(p.__name__, q.__name__) for p, q in torch.distributions.kl._KL_REGISTRY} <= ours
 
 
 # Names, transforms, constraints
@@ -486,8 +490,10 @@ def test_transforms_match(name):
     assert found[0][1:] == found[1][1:]
 
 
-@pytest.mark.parametrize("name", ["SoftmaxTransform", "AbsTransform", "LowerCholeskyTransform",
-                                  "PositiveDefiniteTransform"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["SoftmaxTransform", "AbsTransform", "LowerCholeskyTransform", "PositiveDefiniteTransform"],
+)
 def test_transforms_without_a_jacobian_match(name):
     x = POINTS[:, :3, :3]
     a, b = (getattr(m.distributions, name)()(m.tensor(x)) for m in (lt, torch))

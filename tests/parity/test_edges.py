@@ -50,11 +50,14 @@ def test_ravel_is_contiguous_as_in_pytorch(program):
 @pytest.mark.parametrize(
     ("program", "error"),
     [
-        ("int(x)", ValueError), ("float(x)", ValueError), ("complex(x)", ValueError),
-        ("x['a']", TypeError), ("T.cat([x, 1])", TypeError),
+        ("int(x)", ValueError),
+        ("float(x)", ValueError),
+        ("complex(x)", ValueError),
+        ("x['a']", TypeError),
+        ("T.cat([x, 1])", TypeError),
         ("F.relu(T.tensor([True]))", RuntimeError),
     ],
-)  # fmt: skip
+)
 def test_mistakes_raise_the_same_type(program, error):
     for T in (torch, lt):
         with pytest.raises(error):

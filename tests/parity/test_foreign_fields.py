@@ -110,14 +110,20 @@ def test_what_has_no_place_here_is_refused() -> None:
 @pytest.mark.parametrize("new", [True, False])
 def test_meta_sparse_and_plain_objects(new) -> None:
     saved = {
-        "meta": torch.ones(2, 3, device="meta").T, "layout": torch.sparse_coo,
-        "coo": torch.eye(3).to_sparse(), "csr": torch.eye(3).to_sparse_csr(),
+        "meta": torch.ones(2, 3, device="meta").T,
+        "layout": torch.sparse_coo,
+        "coo": torch.eye(3).to_sparse(),
+        "csr": torch.eye(3).to_sparse_csr(),
         "args": argparse.Namespace(lr=0.1, out=pathlib.Path("/x"), seeds=[1, 2]),
-        "simple": types.SimpleNamespace(a=torch.ones(2)), "when": datetime.datetime(2020, 1, 2),
-        "default": collections.defaultdict(list, a=[1]), "deque": collections.deque([1], 3),
-        "numpy": np.arange(4.0), "scalar": np.float32(1.5), "frozen": frozenset({1}),
+        "simple": types.SimpleNamespace(a=torch.ones(2)),
+        "when": datetime.datetime(2020, 1, 2),
+        "default": collections.defaultdict(list, a=[1]),
+        "deque": collections.deque([1], 3),
+        "numpy": np.arange(4.0),
+        "scalar": np.float32(1.5),
+        "frozen": frozenset({1}),
         "rng": (random.getstate(), np.random.RandomState(1).get_state(), torch.get_rng_state()),
-    }  # fmt: skip
+    }
     got = loaded(saved, new)
     assert (got["meta"].is_meta, got["meta"].shape, got["meta"].stride()) == (True, (3, 2), (1, 3))
     assert got["layout"] is lt.sparse_coo

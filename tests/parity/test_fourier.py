@@ -25,8 +25,12 @@ def transform(name, shape, kind, *args, **kwargs):
 def test_transforms_of_one_dim_match(name, norm):
     kinds = (float,) if name in NEEDS_REAL else (float, complex)
     for shape, n, dim in (
-        ((6,), None, -1), ((3, 5), None, 0), ((3, 5), 4, 1), ((2, 3, 4), 7, -2), ((2, 2), 1, 1),
-    ):  # fmt: skip
+        ((6,), None, -1),
+        ((3, 5), None, 0),
+        ((3, 5), 4, 1),
+        ((2, 3, 4), 7, -2),
+        ((2, 2), 1, 1),
+    ):
         for kind in kinds:
             transform(name, shape, kind, n, dim, norm)
 

@@ -93,8 +93,15 @@ def test_backward_hooks_with_several_inputs_and_outputs():
         # PyTorch shows zeros for `mask`, which needs no gradient, if another input needs one.
         mask = grad_input.pop(1)
         assert mask == "None" if T is lt else not mask.any()
-        return [pre, grad_input, grad_output, x.grad, y.grad, z.grad,
-                [type(o).__name__ for o in out]]  # fmt: skip
+        return [
+            pre,
+            grad_input,
+            grad_output,
+            x.grad,
+            y.grad,
+            z.grad,
+            [type(o).__name__ for o in out],
+        ]
 
     for used in ([0, 2], [0], [2]):
         agree(case, used)
@@ -116,10 +123,12 @@ BAD_HOOKS = {
     "full, too many": ("register_full_backward_hook", lambda m, gi, go: (*gi, None)),
     "pre, too many": ("register_full_backward_pre_hook", lambda m, go: (*go, None)),
     "pre-hook returns one": (
-        "register_forward_pre_hook", lambda m, a, k: a, {"with_kwargs": True},
+        "register_forward_pre_hook",
+        lambda m, a, k: a,
+        {"with_kwargs": True},
     ),
     "forward hook raises": ("register_forward_hook", lambda m, a, out: {}["x"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD_HOOKS)
@@ -141,8 +150,9 @@ def test_hooks_that_are_always_called():
         net.act.register_forward_pre_hook(lambda m, args: {}["missing"])
         net.act.register_forward_hook(lambda m, a, out: log.append("usual"))
         net.act.register_forward_hook(lambda m, a, out: log.append(out), always_call=True)
-        net.register_forward_hook(lambda m, a, k, out: log.append((k, out)), always_call=True,
-                                  with_kwargs=True)  # fmt: skip
+        net.register_forward_hook(
+            lambda m, a, k, out: log.append((k, out)), always_call=True, with_kwargs=True
+        )
         with pytest.raises(KeyError):
             net(data(T, 5, 3))
         return log

@@ -86,9 +86,10 @@ add("masked_scatter", [S, S], lambda L, F, x, y: x.masked_scatter(mask(L, *S), y
 add("gather", [S], lambda L, F, x: x.gather(1, index(L, ROWS, 64, below=COLUMNS)))
 for name in "sum prod mean amax amin".split():
     add(
-        f"scatter_reduce {name}", [S, S],
+        f"scatter_reduce {name}",
+        [S, S],
         lambda L, F, x, y, name=name: x.scatter_reduce(1, index(L, *S, below=COLUMNS), y, name),
-    )  # fmt: skip
+    )
 # Products and tables
 add("linear", [S, (64, COLUMNS), (64,)], lambda L, F, *xs: F.linear(*xs))
 add("bilinear", [(64, 32), (64, 24), (16, 32, 24)], lambda L, F, *xs: F.bilinear(*xs))
@@ -97,57 +98,65 @@ TABLE = (100, 64)
 for mode in ("sum", "mean", "max"):
     for padding in (None, 3):
         add(
-            f"bag {mode} {padding}", [TABLE],
+            f"bag {mode} {padding}",
+            [TABLE],
             lambda L, F, w, mode=mode, padding=padding: F.embedding_bag(
                 index(L, 64, 16, below=100), w, mode=mode, padding_idx=padding
             ),
-        )  # fmt: skip
+        )
     add(
-        f"bag {mode} with offsets", [TABLE],
+        f"bag {mode} with offsets",
+        [TABLE],
         lambda L, F, w, mode=mode: F.embedding_bag(
             index(L, 1024, below=100), w, L.arange(64) * 16, mode=mode
         ),
-    )  # fmt: skip
+    )
 add(
-    "bag weighted", [TABLE, (64, 16)],
+    "bag weighted",
+    [TABLE, (64, 16)],
     lambda L, F, w, f: F.embedding_bag(
         index(L, 64, 16, below=100), w, mode="sum", per_sample_weights=f
     ),
-)  # fmt: skip
+)
 for name, call in {"embedding": "embedding", "bag": "embedding_bag"}.items():
     how = {"mode": "sum"} if name == "bag" else {}
     add(
-        f"{name} by frequency", [TABLE],
+        f"{name} by frequency",
+        [TABLE],
         lambda L, F, w, call=call, how=how: getattr(F, call)(
             index(L, 64, 16, below=100), w, scale_grad_by_freq=True, **how
         ),
-    )  # fmt: skip
+    )
 # Images
 for nd, shape in ((1, SIGNAL), (2, IMAGE), (3, VOLUME)):
     channels = shape[1]
     layer = [shape, (channels,), (channels,)]
     add(
-        f"conv{nd}d", [shape, (8, channels, *[3] * nd), (8,)],
+        f"conv{nd}d",
+        [shape, (8, channels, *[3] * nd), (8,)],
         lambda L, F, *xs, nd=nd: getattr(F, f"conv{nd}d")(*xs, padding=1),
-    )  # fmt: skip
+    )
     for name in ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool"):
         size = 3 if "adaptive" in name else 2
         add(
-            f"{name}{nd}d", [shape],
+            f"{name}{nd}d",
+            [shape],
             lambda L, F, x, name=f"{name}{nd}d", size=size: getattr(F, name)(x, size),
-        )  # fmt: skip
+        )
     add(f"batch norm {nd}", layer, lambda L, F, x, w, b: F.batch_norm(x, None, None, w, b, True))
     add(f"group norm {nd}", layer, lambda L, F, x, w, b: F.group_norm(x, 2, w, b))
     for mode in ("constant", "reflect", "replicate", "circular"):
         add(
-            f"pad {nd} {mode}", [shape],
+            f"pad {nd} {mode}",
+            [shape],
             lambda L, F, x, nd=nd, mode=mode: F.pad(x, (1, 1) * nd, mode=mode),
-        )  # fmt: skip
+        )
     for mode in {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}[nd]:
         add(
-            f"interpolate {mode}", [shape],
+            f"interpolate {mode}",
+            [shape],
             lambda L, F, x, mode=mode: F.interpolate(x, scale_factor=2, mode=mode),
-        )  # fmt: skip
+        )
 add("layer norm", [S, (128,), (128,)], lambda L, F, x, w, b: F.layer_norm(x, (128,), w, b))
 add("rms norm", [S, (128,)], lambda L, F, x, w: F.rms_norm(x, (128,), w))
 for mode in ("bilinear", "nearest", "bicubic"):

@@ -64,9 +64,13 @@ ABSENT = {
     "scaled_mm": "for one kind of GPU",
 }
 TOOLS = {
-    "assert_int_or_pair", "boolean_dispatch", "handle_torch_function", "has_torch_function",
-    "has_torch_function_unary", "has_torch_function_variadic",
-}  # fmt: skip
+    "assert_int_or_pair",
+    "boolean_dispatch",
+    "handle_torch_function",
+    "has_torch_function",
+    "has_torch_function_unary",
+    "has_torch_function_variadic",
+}
 
 
 def functions():

@@ -154,10 +154,19 @@ m.nn.functional.embedding(x, m.ones(300, 2))
 """.strip().splitlines()
 REFUSED_OF = {
     "uint": ["m.eye(2, dtype=x.dtype)", "x.abs()", "x @ x.t()", "m.ones(300)[x]"],
-    "floa": ["x.sum()", "x.sort()", "x * 2.5", "x / 2", "x + x.float()", "x & x", "x.sqrt()",
-             "m.full((2,), 1e9, dtype=x.dtype)", "m.zeros(2, dtype=x.dtype).fill_(-1e9)",
-             "m.randint(0, 4, (3,), dtype=x.dtype)"],
-}  # fmt: skip
+    "floa": [
+        "x.sum()",
+        "x.sort()",
+        "x * 2.5",
+        "x / 2",
+        "x + x.float()",
+        "x & x",
+        "x.sqrt()",
+        "m.full((2,), 1e9, dtype=x.dtype)",
+        "m.zeros(2, dtype=x.dtype).fill_(-1e9)",
+        "m.randint(0, 4, (3,), dtype=x.dtype)",
+    ],
+}
 
 
 def evaluated(m, text, kind, shape):
@@ -227,8 +236,10 @@ def test_types_are_promoted_as_pytorchs(kind):
             getattr(torch, kind), getattr(torch, other)
         )
     for number in (1, 1.5, True, 1j):
-        of = [lambda m, d=d: m.result_type(m.zeros(d, dtype=getattr(m, kind)), number)
-              for d in ((), (2,))]  # fmt: skip
+        of = [
+            lambda m, d=d: m.result_type(m.zeros(d, dtype=getattr(m, kind)), number)
+            for d in ((), (2,))
+        ]
         assert [answer(lt, f) for f in of] == [answer(torch, f) for f in of], number
 
 

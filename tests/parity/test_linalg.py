@@ -100,10 +100,14 @@ ANY = {
     "lu_factor": lambda m, a: m.linalg.lu_factor(a).LU,
     "diagonal": lambda m, a: m.linalg.diagonal(a, offset=1),
     "vander": lambda m, a: m.linalg.vander(a, N=4),
-    **{f"matrix_norm_{p}": lambda m, a, p=p: m.linalg.matrix_norm(a, p)
-       for p in ("fro", "nuc", 1, -1, 2, -2, inf, -inf)},
-    **{f"vector_norm_{p}": lambda m, a, p=p: m.linalg.vector_norm(a, p, -1)
-       for p in (1, 2, 3, 0.5, -1, -2.5, inf, -inf)},
+    **{
+        f"matrix_norm_{p}": lambda m, a, p=p: m.linalg.matrix_norm(a, p)
+        for p in ("fro", "nuc", 1, -1, 2, -2, inf, -inf)
+    },
+    **{
+        f"vector_norm_{p}": lambda m, a, p=p: m.linalg.vector_norm(a, p, -1)
+        for p in (1, 2, 3, 0.5, -1, -2.5, inf, -inf)
+    },
     "norm": lambda m, a: m.linalg.norm(a),
     "norm_dim": lambda m, a: m.linalg.norm(a, dim=(-1, 0)),
     "norm_keep": lambda m, a: m.linalg.norm(a, "nuc", (0, -1), True),
@@ -111,7 +115,7 @@ ANY = {
     "norm_row": lambda m, a: m.linalg.matrix_norm(a, 1, (-1, -2), True),
     "norm_old": lambda m, a: a.norm(3),
     "dist": lambda m, a: m.dist(a, a * a, 3) if hasattr(m, "dist") else (a - a * a).norm(3),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 2, 3)], ids=str)
@@ -263,21 +267,30 @@ def test_info_matches_where_a_computation_fails():
 
 
 WRONG = {
-    "square": lambda m, x: m.linalg.inv(x), "vector": lambda m, x: m.linalg.inv(x[0]),
-    "singular": lambda m, x: m.linalg.inv(x[:, :3] * 0), "integers": lambda m, x: m.linalg.inv(
-        x[:, :3].long()), "solve": lambda m, x: m.linalg.solve(x[:, :3] * 0, x),
-    "sizes": lambda m, x: m.linalg.solve(x[:, :3], x.mT), "cholesky": lambda m, x: (
-        m.linalg.cholesky(-x[:, :3])), "qr_mode": lambda m, x: m.linalg.qr(x, "full"),
-    "order": lambda m, x: m.linalg.matrix_norm(x, 3), "norm_vector": lambda m, x: (
-        m.linalg.norm(x[0], "nuc")), "norm_dims": lambda m, x: m.linalg.matrix_norm(x, dim=(1, 1)),
-    "det": lambda m, x: m.det(x), "eig": lambda m, x: m.linalg.eig(x), "cross": lambda m, x: (
-        m.linalg.cross(x, x)), "multi_dot": lambda m, x: m.linalg.multi_dot([x]),
-    "empty": lambda m, x: m.linalg.vector_norm(x[:0], inf), "uplo": lambda m, x: m.linalg.eigh(
-        x[:, :3], "X"), "lu": lambda m, x: m.linalg.lu_factor(x[:, :3] * 0), "lstsq": lambda m, x: (
-        m.linalg.lstsq(x, x.mT)), "driver": lambda m, x: m.linalg.lstsq(x, x, driver="no"),
-    "tensorinv": lambda m, x: m.linalg.tensorinv(x, 1), "power": lambda m, x: (
-        m.linalg.matrix_power(x, 2)), "dtypes": lambda m, x: m.linalg.solve(x[:, :3].float(), x),
-}  # fmt: skip
+    "square": lambda m, x: m.linalg.inv(x),
+    "vector": lambda m, x: m.linalg.inv(x[0]),
+    "singular": lambda m, x: m.linalg.inv(x[:, :3] * 0),
+    "integers": lambda m, x: m.linalg.inv(x[:, :3].long()),
+    "solve": lambda m, x: m.linalg.solve(x[:, :3] * 0, x),
+    "sizes": lambda m, x: m.linalg.solve(x[:, :3], x.mT),
+    "cholesky": lambda m, x: m.linalg.cholesky(-x[:, :3]),
+    "qr_mode": lambda m, x: m.linalg.qr(x, "full"),
+    "order": lambda m, x: m.linalg.matrix_norm(x, 3),
+    "norm_vector": lambda m, x: m.linalg.norm(x[0], "nuc"),
+    "norm_dims": lambda m, x: m.linalg.matrix_norm(x, dim=(1, 1)),
+    "det": lambda m, x: m.det(x),
+    "eig": lambda m, x: m.linalg.eig(x),
+    "cross": lambda m, x: m.linalg.cross(x, x),
+    "multi_dot": lambda m, x: m.linalg.multi_dot([x]),
+    "empty": lambda m, x: m.linalg.vector_norm(x[:0], inf),
+    "uplo": lambda m, x: m.linalg.eigh(x[:, :3], "X"),
+    "lu": lambda m, x: m.linalg.lu_factor(x[:, :3] * 0),
+    "lstsq": lambda m, x: m.linalg.lstsq(x, x.mT),
+    "driver": lambda m, x: m.linalg.lstsq(x, x, driver="no"),
+    "tensorinv": lambda m, x: m.linalg.tensorinv(x, 1),
+    "power": lambda m, x: m.linalg.matrix_power(x, 2),
+    "dtypes": lambda m, x: m.linalg.solve(x[:, :3].float(), x),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -36,9 +36,10 @@ def test_matmul_takes_operands_of_any_strides():
     compare(lambda m, x, y: x.mT @ y.mT, numbers((4, 3)), numbers((2, 4), 1))
     compare(lambda m, x, y: x.sum(0).expand(5, 4) @ y.mT, numbers((3, 4)), numbers((2, 4), 1))
     compare(
-        lambda m, x, y: x.permute(1, 2, 0) @ y.permute(2, 0, 1), numbers((4, 2, 3)),
+        lambda m, x, y: x.permute(1, 2, 0) @ y.permute(2, 0, 1),
+        numbers((4, 2, 3)),
         numbers((4, 5, 2), 1),
-    )  # fmt: skip
+    )
 
 
 def test_matmul_of_strided_slices_matches():
@@ -63,10 +64,16 @@ PRODUCTS = {
     "addmm_beta0": (lambda m, c, a, b: c.addmm(a, b, beta=0, alpha=2), (3, 2), (3, 4), (4, 2)),
     "addmv": (lambda m, c, a, b: c.addmv(a, b, beta=2, alpha=-1), (3,), (3, 4), (4,)),
     "addbmm": (
-        lambda m, c, a, b: c.addbmm(a, b, beta=2, alpha=3), (3, 2), (2, 3, 4), (2, 4, 2),
+        lambda m, c, a, b: c.addbmm(a, b, beta=2, alpha=3),
+        (3, 2),
+        (2, 3, 4),
+        (2, 4, 2),
     ),
     "baddbmm": (
-        lambda m, c, a, b: c.baddbmm(a, b, beta=2, alpha=3), (2, 3, 2), (2, 3, 4), (2, 4, 2),
+        lambda m, c, a, b: c.baddbmm(a, b, beta=2, alpha=3),
+        (2, 3, 2),
+        (2, 3, 4),
+        (2, 4, 2),
     ),
     "baddbmm_row": (lambda m, c, a, b: c.baddbmm(a, b), (1, 1, 2), (2, 3, 4), (2, 4, 2)),
     "addr": (lambda m, c, a, b: c.addr(a, b, beta=2, alpha=3), (3, 4), (3,), (4,)),
@@ -74,12 +81,14 @@ PRODUCTS = {
     "tensordot": (lambda m, a, b: m.tensordot(a, b), (2, 3, 4), (3, 4, 5)),
     "tensordot_0": (lambda m, a, b: m.tensordot(a, b, 0), (2, 3), (4,)),
     "tensordot_lists": (
-        lambda m, a, b: m.tensordot(a, b, ([0, -1], [2, 0])), (2, 3, 4), (4, 5, 2),
+        lambda m, a, b: m.tensordot(a, b, ([0, -1], [2, 0])),
+        (2, 3, 4),
+        (4, 5, 2),
     ),
     "kron": (lambda m, a, b: m.kron(a, b), (2, 3), (4, 2)),
     "kron_ranks": (lambda m, a, b: a.kron(b), (3,), (2, 2)),
     "trace": (lambda m, a: m.trace(a), (3, 4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -89,9 +98,15 @@ def test_relatives_of_matmul_match(name):
 
 
 LINEAR = [
-    ((3, 4), (2, 4), (2,)), ((2, 3, 4), (5, 4), (5,)), ((4,), (2, 4), (2,)), ((0, 4), (2, 4), (2,)),
-    ((2, 3, 4), (5, 4), None), ((4,), (2, 4), None), ((2, 3, 4), (4,), ()), ((3, 0), (2, 0), (2,)),
-]  # fmt: skip
+    ((3, 4), (2, 4), (2,)),
+    ((2, 3, 4), (5, 4), (5,)),
+    ((4,), (2, 4), (2,)),
+    ((0, 4), (2, 4), (2,)),
+    ((2, 3, 4), (5, 4), None),
+    ((4,), (2, 4), None),
+    ((2, 3, 4), (4,), ()),
+    ((3, 0), (2, 0), (2,)),
+]
 
 
 @pytest.mark.parametrize(("x", "w", "b"), LINEAR)
@@ -161,11 +176,14 @@ def test_lower_precision_products_match_in_value_and_dtype(kind):
     theirs = [torch.tensor(x).to(getattr(torch, kind)) for x in (a, b, c)]
     rtol, atol = tolerance(ours[0].dtype)
     for f in (
-        lambda m, x, w, b: x @ w.mT, lambda m, x, w, b: (lt if m is lt else F).linear(x, w, b),
-        lambda m, x, w, b: m.addmm(b, x, w.mT), lambda m, x, w, b: m.softmax(x, 1),
-        lambda m, x, w, b: x.log_softmax(0), lambda m, x, w, b: x.softmax(1, dtype=m.float32),
+        lambda m, x, w, b: x @ w.mT,
+        lambda m, x, w, b: (lt if m is lt else F).linear(x, w, b),
+        lambda m, x, w, b: m.addmm(b, x, w.mT),
+        lambda m, x, w, b: m.softmax(x, 1),
+        lambda m, x, w, b: x.log_softmax(0),
+        lambda m, x, w, b: x.softmax(1, dtype=m.float32),
         lambda m, x, w, b: m.einsum("ij,kj->ki", x, w),
-    ):  # fmt: skip
+    ):
         r, e = f(lt, *ours), f(torch, *theirs)
         assert r.dtype.name == str(e.dtype).removeprefix("torch.")
         np.testing.assert_allclose(
@@ -195,19 +213,27 @@ def test_softmax_of_infinite_scores_matches():
 
 
 WRONG = {
-    "inner_size": lambda m, x: x @ x, "zero_dim": lambda m, x: x @ x.sum(),
-    "number": lambda m, x: x @ 2, "dtype": lambda m, x: x @ x.mT.float(),
-    "bool": lambda m, x: (x > 0) @ (x > 0).mT, "batch": lambda m, x: x.expand(2, 3, 4) @ (
-        x.mT.expand(3, 4, 3)), "mm": lambda m, x: x.mm(x[0]), "bmm": lambda m, x: m.bmm(x, x),
-    "dot": lambda m, x: x[0].dot(x[0, :2]), "mv": lambda m, x: x.mv(x),
-    "addmm": lambda m, x: x.addmm(x, x.mT), "einsum": lambda m, x: m.einsum("ij,jk", x, x),
-    "einsum_ranks": lambda m, x: m.einsum("ijk->i", x), "einsum_out": lambda m, x: m.einsum(
-        "ij->k", x), "softmax_int": lambda m, x: x.long().softmax(0),
-    "softmax_dim": lambda m, x: x.softmax(2), "tensordot": lambda m, x: m.tensordot(x, x, 1),
+    "inner_size": lambda m, x: x @ x,
+    "zero_dim": lambda m, x: x @ x.sum(),
+    "number": lambda m, x: x @ 2,
+    "dtype": lambda m, x: x @ x.mT.float(),
+    "bool": lambda m, x: (x > 0) @ (x > 0).mT,
+    "batch": lambda m, x: x.expand(2, 3, 4) @ (x.mT.expand(3, 4, 3)),
+    "mm": lambda m, x: x.mm(x[0]),
+    "bmm": lambda m, x: m.bmm(x, x),
+    "dot": lambda m, x: x[0].dot(x[0, :2]),
+    "mv": lambda m, x: x.mv(x),
+    "addmm": lambda m, x: x.addmm(x, x.mT),
+    "einsum": lambda m, x: m.einsum("ij,jk", x, x),
+    "einsum_ranks": lambda m, x: m.einsum("ijk->i", x),
+    "einsum_out": lambda m, x: m.einsum("ij->k", x),
+    "softmax_int": lambda m, x: x.long().softmax(0),
+    "softmax_dim": lambda m, x: x.softmax(2),
+    "tensordot": lambda m, x: m.tensordot(x, x, 1),
     "linear": lambda m, x: (lt if m is lt else F).linear(x, x.mT),
     "trace": lambda m, x: x[0].trace(),
     "outer": lambda m, x: x.outer(x),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)

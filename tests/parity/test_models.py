@@ -88,10 +88,19 @@ def _gpt_case():
 def _lenet_case():
     rng = np.random.default_rng(2)
     shapes = {
-        "conv1.w": (3, 1, 5, 5), "conv1.b": (3,), "bn1.w": (3,), "bn1.b": (3,),
-        "conv2.w": (4, 3, 3, 3), "conv2.b": (4,), "bn2.w": (4,), "bn2.b": (4,),
-        "fc1.w": (7, 16), "fc1.b": (7,), "fc2.w": (5, 7), "fc2.b": (5,),
-    }  # fmt: skip
+        "conv1.w": (3, 1, 5, 5),
+        "conv1.b": (3,),
+        "bn1.w": (3,),
+        "bn1.b": (3,),
+        "conv2.w": (4, 3, 3, 3),
+        "conv2.b": (4,),
+        "bn2.w": (4,),
+        "bn2.b": (4,),
+        "fc1.w": (7, 16),
+        "fc1.b": (7,),
+        "fc2.w": (5, 7),
+        "fc2.b": (5,),
+    }
     return lenet, _weights(**shapes), (rng.normal(size=(3, 1, 12, 12)), rng.integers(0, 5, 3))
 
 

@@ -104,9 +104,12 @@ def test_assignment_and_its_errors(change):
         m = tree(T)
         returned = ASSIGNMENTS[change](T, m)
         return [
-            returned, repr(m), [n for n, _ in m.named_parameters(remove_duplicate=False)],
-            [n for n, _ in m.named_buffers()], list(m.state_dict()),
-        ]  # fmt: skip
+            returned,
+            repr(m),
+            [n for n, _ in m.named_parameters(remove_duplicate=False)],
+            [n for n, _ in m.named_buffers()],
+            list(m.state_dict()),
+        ]
 
     agree(case)
 
@@ -167,8 +170,13 @@ def test_loading_reports_alike(name, strict, assign):
             for p in source.parameters():
                 p.add_(1)
         keys = net.load_state_dict(STATES[name](T, source.state_dict()), strict, assign)
-        return [keys.missing_keys, keys.unexpected_keys, repr(keys).strip("_"), net.state_dict(),
-                [p.requires_grad for p in net.parameters()]]  # fmt: skip
+        return [
+            keys.missing_keys,
+            keys.unexpected_keys,
+            repr(keys).strip("_"),
+            net.state_dict(),
+            [p.requires_grad for p in net.parameters()],
+        ]
 
     agree(case)
 
@@ -211,15 +219,21 @@ def test_overrides_of_saving_and_loading_are_called_alike():
 
 LEFT_OUT = {
     "Module": {
-        "ipu", "mtia", "xpu",  # devices that lowtide does not have
-        "T_destination", "call_super_init", "dump_patches", "register_backward_hook",  # old
+        "ipu",
+        "mtia",
+        "xpu",  # devices that lowtide does not have
+        "T_destination",
+        "call_super_init",
+        "dump_patches",
+        "register_backward_hook",  # old
     },
     "nn.utils": {
-        "convert_conv2d_weight_memory_format", "convert_conv3d_weight_memory_format",
+        "convert_conv2d_weight_memory_format",
+        "convert_conv3d_weight_memory_format",
         "stateless",  # a module, where functional_call() was
     },
     "nn.utils.parametrize": {"transfer_parametrizations_and_params"},
-}  # fmt: skip
+}
 RENAMED = {"Sequential.extend", "ParameterDict.__call__", "Module.forward"}
 CLASSES = ["Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"]
 

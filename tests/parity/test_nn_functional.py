@@ -32,9 +32,11 @@ def compare(function, *arrays, second=True):
     """``function(F, tensor, *inputs)`` gives the same under both."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         comparing.compare(
-            lambda m, *xs: function(m.nn.functional, m.tensor, *xs), *arrays,
-            order=2 if second else 1, **CLOSE,
-        )  # fmt: skip
+            lambda m, *xs: function(m.nn.functional, m.tensor, *xs),
+            *arrays,
+            order=2 if second else 1,
+            **CLOSE,
+        )
 
 
 def grid(**axes):
@@ -339,8 +341,10 @@ def test_losses_of_margins_match(reduction):
             lambda F, t, x, y, z, s=swap: F.triplet_margin_loss(
                 x, y, z, swap=s, reduction=reduction
             ),
-            x, y, z,
-        )  # fmt: skip
+            x,
+            y,
+            z,
+        )
     classes = np.array([0, 2, 1, 1])
     for p in (1, 2):
         for weight in (None, chance(3)):
@@ -396,8 +400,11 @@ def test_attention_of_shared_heads_and_of_narrow_masks_matches():
             continue
         compare(
             lambda F, t, q, k, v, m: getattr(F, attend)(q, k, v, m, enable_gqa=True),
-            q, k, v, numbers(*shape),
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            numbers(*shape),
+        )
 
 
 def test_a_row_that_sees_nothing_is_zero_as_in_pytorch():

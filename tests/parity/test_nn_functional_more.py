@@ -25,9 +25,11 @@ def numbers(*shape, seed=0):
 def compare(function, *arrays, second=True):
     """``function(F, tensor, *inputs)``: values, first and second gradients agree."""
     comparing.compare(
-        lambda m, *xs: function(m.nn.functional, m.tensor, *xs), *arrays,
-        order=2 if second else 1, **CLOSE,
-    )  # fmt: skip
+        lambda m, *xs: function(m.nn.functional, m.tensor, *xs),
+        *arrays,
+        order=2 if second else 1,
+        **CLOSE,
+    )
 
 
 def refused(function, *arrays):
@@ -266,10 +268,18 @@ def heads(**options):
         fixed = {n: t(a) for n, a in options.get("masks", {}).items()}
         flags = options.get("flags", {})
         arguments = {
-            "in_proj_weight": None, "in_proj_bias": None, "bias_k": None, "bias_v": None,
-            "add_zero_attn": False, "dropout_p": 0.0, "out_proj_weight": None,
-            "out_proj_bias": None, **found, **fixed, **flags,
-        }  # fmt: skip
+            "in_proj_weight": None,
+            "in_proj_bias": None,
+            "bias_k": None,
+            "bias_v": None,
+            "add_zero_attn": False,
+            "dropout_p": 0.0,
+            "out_proj_weight": None,
+            "out_proj_bias": None,
+            **found,
+            **fixed,
+            **flags,
+        }
         out, weights = F.multi_head_attention_forward(q, k, v, 6, 2, **arguments)
         return out if weights is None else out.sum() * weights
 
@@ -304,13 +314,18 @@ def test_multi_head_attention(need, average, zero, bias, masked):
         flags={"need_weights": need, "average_attn_weights": average, "add_zero_attn": zero},
     )
     arrays = [numbers(*s) for s in shapes.values()]
-    compare(call, numbers(4, 2, 6), numbers(5, 2, 6), numbers(5, 2, 6, seed=1), *arrays,
-            second=False)  # fmt: skip
+    compare(
+        call, numbers(4, 2, 6), numbers(5, 2, 6), numbers(5, 2, 6, seed=1), *arrays, second=False
+    )
 
 
 def test_multi_head_attention_with_separate_projections_of_one_sequence():
-    shapes = {"out_proj_weight": (6, 6), "q_proj_weight": (6, 6), "k_proj_weight": (6, 3),
-              "v_proj_weight": (6, 2)}  # fmt: skip
+    shapes = {
+        "out_proj_weight": (6, 6),
+        "q_proj_weight": (6, 6),
+        "k_proj_weight": (6, 3),
+        "v_proj_weight": (6, 2),
+    }
     call = heads(given=list(shapes), flags={"use_separate_proj_weight": True})
     arrays = [numbers(*s) for s in shapes.values()]
     compare(call, numbers(4, 6), numbers(5, 3), numbers(5, 2), *arrays, second=False)

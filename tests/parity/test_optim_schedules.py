@@ -84,11 +84,14 @@ def test_resuming_by_last_epoch(name):
     options = {
         "LambdaLR": {"lr_lambda": lambda k: 0.9**k},
         "MultiplicativeLR": {"lr_lambda": lambda k: 0.9},
-        "StepLR": {"step_size": 3}, "MultiStepLR": {"milestones": [4, 9]},
-        "ExponentialLR": {"gamma": 0.9}, "CosineAnnealingLR": {"T_max": 8},
-        "CosineAnnealingWarmRestarts": {"T_0": 6}, "OneCycleLR": {"max_lr": 1.0, "total_steps": 30},
+        "StepLR": {"step_size": 3},
+        "MultiStepLR": {"milestones": [4, 9]},
+        "ExponentialLR": {"gamma": 0.9},
+        "CosineAnnealingLR": {"T_max": 8},
+        "CosineAnnealingWarmRestarts": {"T_0": 6},
+        "OneCycleLR": {"max_lr": 1.0, "total_steps": 30},
         "CyclicLR": {"base_lr": 0.1, "max_lr": 0.5, "step_size_up": 4},
-    }.get(name, {})  # fmt: skip
+    }.get(name, {})
     found = []
     for lib, schedulers in ((lt, mine), (torch, theirs)):
         optimizer = optimizer_of(lib)

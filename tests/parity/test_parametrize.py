@@ -29,7 +29,8 @@ PARAMETRIZED = {
     "weight norm, dim 1": (lambda T, p: p.weight_norm(linear(T), dim=1), (5, 4)),
     "weight norm, no dim": (lambda T, p: p.weight_norm(linear(T), dim=None), (5, 4)),
     "weight norm of both": (
-        lambda T, p: p.weight_norm(p.weight_norm(linear(T)), "bias"), (5, 4),
+        lambda T, p: p.weight_norm(p.weight_norm(linear(T)), "bias"),
+        (5, 4),
     ),
     "weight norm, transposed": (lambda T, p: p.weight_norm(transposed(T), dim=1), (2, 4, 3, 3)),
     "older weight norm": (lambda T, p: T.nn.utils.weight_norm(linear(T)), (5, 4)),
@@ -37,14 +38,16 @@ PARAMETRIZED = {
     "spectral norm": (lambda T, p: p.spectral_norm(linear(T)), (5, 4)),
     "spectral norm of a vector": (lambda T, p: p.spectral_norm(linear(T), "bias"), (5, 4)),
     "spectral norm, transposed": (
-        lambda T, p: p.spectral_norm(transposed(T), n_power_iterations=2), (2, 4, 3, 3),
+        lambda T, p: p.spectral_norm(transposed(T), n_power_iterations=2),
+        (2, 4, 3, 3),
     ),
     "older spectral norm": (lambda T, p: T.nn.utils.spectral_norm(linear(T)), (5, 4)),
     "older spectral norm, transposed": (
-        lambda T, p: T.nn.utils.spectral_norm(transposed(T), n_power_iterations=3), (2, 4, 3, 3),
+        lambda T, p: T.nn.utils.spectral_norm(transposed(T), n_power_iterations=3),
+        (2, 4, 3, 3),
     ),
     "both": (lambda T, p: p.weight_norm(p.spectral_norm(linear(T)), "bias"), (5, 4)),
-}  # fmt: skip
+}
 
 
 def states_of(module):
@@ -69,9 +72,12 @@ def test_normalized_weights(name, training):
             (y * y).sum().backward()
             outputs += [y, x.grad]
         return [
-            net, outputs, net.weight, net.state_dict(),
+            net,
+            outputs,
+            net.weight,
+            net.state_dict(),
             {n: p.grad for n, p in net.named_parameters()},
-        ]  # fmt: skip
+        ]
 
     agree(case)
 
@@ -148,23 +154,30 @@ PARAMETRIZATIONS = {
     "again": lambda T, P, m: P.register_parametrization(m, "weight", symmetric(T)) and None,
     "shrinking": lambda T, P, m: P.register_parametrization(m, "weight", shrinks(T)),
     "shrinking, new": lambda T, P, m: P.register_parametrization(m, "bias", shrinks(T)),
-    "shrinking, unsafe": lambda T, P, m: P.register_parametrization(
-        m, "bias", shrinks(T), unsafe=True).bias,
+    "shrinking, unsafe": lambda T, P, m: (
+        P.register_parametrization(m, "bias", shrinks(T), unsafe=True).bias
+    ),
     "of nothing": lambda T, P, m: P.register_parametrization(m, "zzz", symmetric(T)),
-    "is": lambda T, P, m: [P.is_parametrized(m), P.is_parametrized(m, "weight"),
-                           P.is_parametrized(m, "bias"), P.is_parametrized(T.nn.ReLU())],
+    "is": lambda T, P, m: [
+        P.is_parametrized(m),
+        P.is_parametrized(m, "weight"),
+        P.is_parametrized(m, "bias"),
+        P.is_parametrized(T.nn.ReLU()),
+    ],
     "remove": lambda T, P, m: P.remove_parametrizations(m, "weight") and m.weight,
-    "remove and restore": lambda T, P, m: P.remove_parametrizations(
-        m, "weight", leave_parametrized=False).weight,
+    "remove and restore": lambda T, P, m: (
+        P.remove_parametrizations(m, "weight", leave_parametrized=False).weight
+    ),
     "remove nothing": lambda T, P, m: P.remove_parametrizations(m, "bias"),
     "copy": lambda T, P, m: copy.deepcopy(m).weight,
     "type": lambda T, P, m: P.type_before_parametrizations(m).__name__,
     "half": lambda T, P, m: m.half().weight,
-    "state": lambda T, P, m: m.load_state_dict(
-        {k: v + 1 for k, v in m.state_dict().items()}) and m.weight,
+    "state": lambda T, P, m: (
+        m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}) and m.weight
+    ),
     "missing": lambda T, P, m: m.load_state_dict({"bias": T.ones(3), "weight": T.ones(3, 3)}),
     "pickle": lambda T, P, m: __import__("pickle").dumps(m),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PARAMETRIZATIONS)

@@ -290,13 +290,23 @@ def test_promotion_agrees(name, a, b, shapes):
 
 
 OPERATORS = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b, "//": lambda a, b: a // b, "%": lambda a, b: a % b,
-    "**": lambda a, b: a**b, "<": lambda a, b: a < b, ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "&": lambda a, b: a & b,
-    "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "<<": lambda a, b: a << b,
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+    "<": lambda a, b: a < b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << b,
     ">>": lambda a, b: a >> b,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("sign", OPERATORS)
@@ -324,16 +334,20 @@ def test_operators_agree_in_result_or_error(sign, other, dtype, reflected):
         assert_same(ours, expected)
 
 
-IN_PLACE = ("add mul sub div pow clamp relu exp sigmoid tanh sqrt neg abs floor lerp addcmul eq "
-            "logical_not remainder").split()  # fmt: skip
+IN_PLACE = (
+    "add mul sub div pow clamp relu exp sigmoid tanh sqrt neg abs floor lerp addcmul eq "
+    "logical_not remainder"
+).split()
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place_twins_agree_with_gradients(name):
     extra = {
-        "clamp": (0.5, 1.0), "lerp": (2.0, 0.3), "addcmul": (2.0, 3.0),
+        "clamp": (0.5, 1.0),
+        "lerp": (2.0, 0.3),
+        "addcmul": (2.0, 3.0),
         **dict.fromkeys("add mul sub div pow eq remainder".split(), (1.5,)),
-    }.get(name, ())  # fmt: skip
+    }.get(name, ())
     x, y = both(numbers((3, 4), *POSITIVE), requires_grad=True)
 
     def run(m, leaf):

@@ -170,9 +170,13 @@ def make_gpt(torch, nn, F, layers):
             v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
             if self.flash:
                 y = F.scaled_dot_product_attention(
-                    q, k, v, attn_mask=None, dropout_p=self.dropout if self.training else 0,
+                    q,
+                    k,
+                    v,
+                    attn_mask=None,
+                    dropout_p=self.dropout if self.training else 0,
                     is_causal=True,
-                )  # fmt: skip
+                )
             else:
                 att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
                 att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
@@ -319,9 +323,13 @@ def make_vit(torch, nn, F, layers):
         def __init__(self, dim, hidden_dim, dropout=0.0):
             super().__init__()
             self.net = nn.Sequential(
-                nn.LayerNorm(dim), nn.Linear(dim, hidden_dim), nn.GELU(), nn.Dropout(dropout),
-                nn.Linear(hidden_dim, dim), nn.Dropout(dropout),
-            )  # fmt: skip
+                nn.LayerNorm(dim),
+                nn.Linear(dim, hidden_dim),
+                nn.GELU(),
+                nn.Dropout(dropout),
+                nn.Linear(hidden_dim, dim),
+                nn.Dropout(dropout),
+            )
 
         def forward(self, x):
             return self.net(x)

@@ -42,8 +42,11 @@ def weights(kit, seed, step):
     m.flatten_parameters()
     names = m._flat_weights_names
     shapes = [tuple(w.shape) for w in m._flat_weights]
-    same = [w is getattr(m, n) for n, w in zip(names, m._flat_weights, strict=True) if n in
-            dict(m.named_parameters())]  # fmt: skip
+    same = [
+        w is getattr(m, n)
+        for n, w in zip(names, m._flat_weights, strict=True)
+        if n in dict(m.named_parameters())
+    ]
     return names, shapes, same, m._all_weights, [[tuple(w.shape) for w in a] for a in m.all_weights]
 
 

@@ -209,13 +209,23 @@ def test_lower_precision_results_match_in_value_and_dtype(kind):
     ours, theirs = lt.tensor(x).to(getattr(lt, kind)), torch.tensor(x).to(getattr(torch, kind))
     rtol, atol = lt.framework.dtypes.tolerance(ours.dtype)
     for f in (
-        lambda m, x: x.sum(1), lambda m, x: x.mean(), lambda m, x: x.var(1), lambda m, x: x.std(0),
-        lambda m, x: x.norm(), lambda m, x: x.norm(1, 1), lambda m, x: x.logsumexp(1),
-        lambda m, x: x.max(1), lambda m, x: x.amax(), lambda m, x: x.argmax(1),
-        lambda m, x: x.cumsum(1), lambda m, x: x.sort(dim=1, stable=True),
+        lambda m, x: x.sum(1),
+        lambda m, x: x.mean(),
+        lambda m, x: x.var(1),
+        lambda m, x: x.std(0),
+        lambda m, x: x.norm(),
+        lambda m, x: x.norm(1, 1),
+        lambda m, x: x.logsumexp(1),
+        lambda m, x: x.max(1),
+        lambda m, x: x.amax(),
+        lambda m, x: x.argmax(1),
+        lambda m, x: x.cumsum(1),
+        lambda m, x: x.sort(dim=1, stable=True),
         lambda m, x: x.median(1)[0],
-        lambda m, x: x.sum(dtype=m.float32), lambda m, x: x.topk(3)[0], lambda m, x: x.median(),
-    ):  # fmt: skip
+        lambda m, x: x.sum(dtype=m.float32),
+        lambda m, x: x.topk(3)[0],
+        lambda m, x: x.median(),
+    ):
         for r, e in zip(listed(f(lt, ours)), listed(f(torch, theirs)), strict=True):
             assert r.dtype.name == str(e.dtype).removeprefix("torch.")
             np.testing.assert_allclose(
@@ -253,10 +263,14 @@ def test_infinite_logsumexp_matches():
 def test_ties_share_the_gradient_as_in_pytorch():
     x = np.array([[2.0, 2.0, 1.0], [0.0, 0.0, 0.0]])
     for f in (
-        lambda m, x: x.amax(1), lambda m, x: x.amin(), lambda m, x: x.max(), lambda m, x: x.min(),
-        lambda m, x: x.aminmax(dim=1), lambda m, x: x.norm(float("inf"), 1),
+        lambda m, x: x.amax(1),
+        lambda m, x: x.amin(),
+        lambda m, x: x.max(),
+        lambda m, x: x.min(),
+        lambda m, x: x.aminmax(dim=1),
+        lambda m, x: x.norm(float("inf"), 1),
         lambda m, x: x.median(),
-    ):  # fmt: skip
+    ):
         compare(f, x)
 
 
@@ -268,21 +282,32 @@ def test_norm_and_std_have_no_gradient_at_zero():
 
 
 EMPTY = {
-    "max": lambda m, x: x.max(), "max_dim": lambda m, x: x.max(0), "amax": lambda m, x: x.amax(),
-    "amax_dim": lambda m, x: x.amax(0), "argmax": lambda m, x: x.argmax(),
-    "argmin_dim": lambda m, x: x.argmin(0), "median_dim": lambda m, x: x.median(0),
-    "kthvalue": lambda m, x: x.kthvalue(1, 0), "aminmax": lambda m, x: x.aminmax(),
-    "norm": lambda m, x: x.norm(float("inf")), "topk": lambda m, x: x.topk(1, 0),
-}  # fmt: skip
+    "max": lambda m, x: x.max(),
+    "max_dim": lambda m, x: x.max(0),
+    "amax": lambda m, x: x.amax(),
+    "amax_dim": lambda m, x: x.amax(0),
+    "argmax": lambda m, x: x.argmax(),
+    "argmin_dim": lambda m, x: x.argmin(0),
+    "median_dim": lambda m, x: x.median(0),
+    "kthvalue": lambda m, x: x.kthvalue(1, 0),
+    "aminmax": lambda m, x: x.aminmax(),
+    "norm": lambda m, x: x.norm(float("inf")),
+    "topk": lambda m, x: x.topk(1, 0),
+}
 WRONG = {
-    "sum_dim": lambda m, x: x.sum(2), "sum_twice": lambda m, x: x.sum((0, -2)),
-    "mean_int": lambda m, x: x.long().mean(), "var_int": lambda m, x: x.long().var(),
-    "argmax_bool": lambda m, x: (x > 0).argmax(), "topk": lambda m, x: x.topk(9),
-    "kthvalue": lambda m, x: x.kthvalue(0), "max_dim": lambda m, x: x.max(2),
-    "cumsum_dim": lambda m, x: x.cumsum(-3), "norm_int": lambda m, x: x.long().norm(),
+    "sum_dim": lambda m, x: x.sum(2),
+    "sum_twice": lambda m, x: x.sum((0, -2)),
+    "mean_int": lambda m, x: x.long().mean(),
+    "var_int": lambda m, x: x.long().var(),
+    "argmax_bool": lambda m, x: (x > 0).argmax(),
+    "topk": lambda m, x: x.topk(9),
+    "kthvalue": lambda m, x: x.kthvalue(0),
+    "max_dim": lambda m, x: x.max(2),
+    "cumsum_dim": lambda m, x: x.cumsum(-3),
+    "norm_int": lambda m, x: x.long().norm(),
     "nanmean_int": lambda m, x: x.long().nanmean(),
     "sum_to_size": lambda m, x: x.sum_to_size(5, 4),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [*EMPTY, *WRONG])

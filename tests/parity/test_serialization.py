@@ -45,9 +45,11 @@ def test_every_dtype(d, new, protocol) -> None:
 @pytest.mark.parametrize(("new", "protocol"), FORMATS)
 def test_containers_and_values(new, protocol) -> None:
     value = OrderedDict(
-        a=[1, -1, 2**40, 2.5, None, True, "text", b"bytes", 1j, (), (1, (2,))], b={1: {"c": 2}},
-        counter=Counter("aab"), kind={1, 2},
-    )  # fmt: skip
+        a=[1, -1, 2**40, 2.5, None, True, "text", b"bytes", 1j, (), (1, (2,))],
+        b={1: {"c": 2}},
+        counter=Counter("aab"),
+        kind={1, 2},
+    )
     got = loaded(value, new, protocol)
     assert got == value
     assert [type(v) for v in got.values()] == [type(v) for v in value.values()]
@@ -88,9 +90,12 @@ def test_a_training_checkpoint_loads_and_counts_its_bytes(new, mmap, tmp_path, l
     model(torch.randn(4, 20)).sum().backward()
     optimizer.step()
     saved = {
-        "model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3,
-        "scheduler": scheduler.state_dict(), "rng": torch.get_rng_state(),
-    }  # fmt: skip
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 3,
+        "scheduler": scheduler.state_dict(),
+        "rng": torch.get_rng_state(),
+    }
     torch.save(saved, tmp_path / "x.pt", _use_new_zipfile_serialization=new)
     live = lt.memory_allocated()
     got = lt.load(tmp_path / "x.pt", mmap=mmap)

@@ -78,7 +78,8 @@ ONE = {
     "as_strided": (lambda m, x: x.as_strided((2, 2), (1, 2), 1), ((3, 4), (5,))),
     "as_strided with overlap": (lambda m, x: m.as_strided(x, (3, 2), (1, 1)), ((3, 4), (5,))),
     "as_strided of a view": (
-        lambda m, x: x.transpose(0, 1)[1:].as_strided((2, 2), (2, 3), 2), ((3, 4),)
+        lambda m, x: x.transpose(0, 1)[1:].as_strided((2, 2), (2, 3), 2),
+        ((3, 4),),
     ),
     "unfold": (lambda m, x: x.unfold(0, 2, 1), ((3, 4), (5,))),
     "unfold with a step": (lambda m, x: x.unfold(-1, 3, 2), ((3, 4), (2, 3, 7))),
@@ -88,7 +89,8 @@ ONE = {
     "repeat_interleave": (lambda m, x: x.repeat_interleave(2), ANY),
     "repeat_interleave a dim": (lambda m, x: m.repeat_interleave(x, 3, 1), MATRIX),
     "repeat_interleave by counts": (
-        lambda m, x: m.repeat_interleave(x, m.tensor([2, 0, 1]), 0), ((3, 4), (3,))
+        lambda m, x: m.repeat_interleave(x, m.tensor([2, 0, 1]), 0),
+        ((3, 4), (3,)),
     ),
     "roll": (lambda m, x: x.roll(2), ANY),
     "roll dims": (lambda m, x: m.roll(x, (1, -2), (0, 1)), MATRIX),
@@ -106,7 +108,7 @@ ONE = {
     "pad reflect 2d": (lambda m, x: pad(m, x, (2, 1, 1, 1), mode="reflect"), ((2, 3, 4),)),
     "pad replicate": (lambda m, x: pad(m, x, (2, 5), mode="replicate"), ((3, 4), (2, 3, 4))),
     "pad circular": (lambda m, x: pad(m, x, (2, 4), mode="circular"), ((3, 4), (2, 3, 4))),
-}  # fmt: skip
+}
 ONE_CASES = [(name, shape) for name, (_, shapes) in ONE.items() for shape in shapes]
 
 SEVERAL = {

@@ -179,7 +179,7 @@ RESULTS = {
     "compressed": lambda T, x: T.sparse_compressed_tensor(
         T.tensor([0, 1]), T.tensor([0]), T.ones(1), (1, 2), layout=T.sparse_csr
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -395,7 +395,7 @@ REFUSALS = {
     "tolist": lambda T, x: x.s.tolist(),
     "data_ptr": lambda T, x: x.s.data_ptr(),
     "bool": lambda T, x: bool(x.s),
-}  # fmt: skip
+}
 
 
 def _step(T, kind, sparse=True, **options):

@@ -17,10 +17,12 @@ ONE = {
     **dict.fromkeys("i0 i0e i1 i1e erf erfc expit exp2 expm1 sinc ndtr".split(), (ANY, 2)),
     **dict.fromkeys("entr digamma psi gammaln log1p".split(), (POSITIVE, 2)),
     **dict.fromkeys("ndtri erfinv logit".split(), (UNIT, 2)),
-    "log_ndtr": (ANY, 2), "erfcx": (ANY, 2), "round": (ANY, 0),
+    "log_ndtr": (ANY, 2),
+    "erfcx": (ANY, 2),
+    "round": (ANY, 0),
     **dict.fromkeys("bessel_j0 bessel_j1 modified_bessel_i0 modified_bessel_i1".split(), (ANY, 0)),
     **dict.fromkeys("bessel_y0 bessel_y1".split(), (POSITIVE, 0)),
-}  # fmt: skip
+}
 TWO = {"xlogy": 2, "xlog1py": 2, "gammainc": 0, "gammaincc": 0, "zeta": 0}
 
 

@@ -20,7 +20,9 @@ MANY, OTHERS = numbers(30, 3), numbers(4, 3, seed=1)
 CASES = {
     **{
         f"{name} {way}": (
-            lambda m, x, q, n=name, w=way: getattr(m, n)(x, q, 1, interpolation=w), x, QS,
+            lambda m, x, q, n=name, w=way: getattr(m, n)(x, q, 1, interpolation=w),
+            x,
+            QS,
         )
         for way in ("linear", "lower", "higher", "midpoint", "nearest")
         for name, x in (("quantile", X), ("nanquantile", SOME))
@@ -62,7 +64,9 @@ CASES = {
     "cov correction": (lambda m, x: x.cov(correction=0), X),
     "cov weights": (
         lambda m, x, f, a: m.cov(x, fweights=f, aweights=a.abs()),
-        X, np.array([1, 2, 0, 3, 1]), Y[0],
+        X,
+        np.array([1, 2, 0, 3, 1]),
+        Y[0],
     ),
     "cov fweights": (lambda m, x, f: m.cov(x, fweights=f), X, np.array([1, 2, 0, 3, 1])),
     "cov aweights": (lambda m, x, a: m.cov(x, aweights=a * a), X, Y[0]),
@@ -92,7 +96,7 @@ CASES = {
     "isin none": (lambda m, x: m.isin(x, x[:0]), INTS),
     "unravel_index": (lambda m, x: m.unravel_index(x, (2, 3)), INTS),
     "unravel_index int": (lambda m, x: m.unravel_index(x, 5), INTS),
-}  # fmt: skip
+}
 # PyTorch has no second gradient, or none at all, through these.
 FIRST = ("cdist", "pdist")
 

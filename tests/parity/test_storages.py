@@ -22,8 +22,13 @@ SOURCES = ("pool", "view", "transposed", "data", "numpy", "buffer", "file", "sha
 
 
 def listed(x):
-    return [str(x.dtype).rpartition(".")[2], tuple(x.shape), x.stride(), x.storage_offset(),
-            str(x.tolist())]  # fmt: skip
+    return [
+        str(x.dtype).rpartition(".")[2],
+        tuple(x.shape),
+        x.stride(),
+        x.storage_offset(),
+        str(x.tolist()),
+    ]
 
 
 def source(rng, kit, kind, dtype, path):
@@ -155,22 +160,31 @@ ASKED = {
     "buffer": lambda k: k.ByteStorage._from_buffer(b"abc").tolist(),
     "swapped": lambda k: k.FloatStorage.from_buffer(b"abcdefgh", "big").tolist(),
     "swapped complex": lambda k: k.UntypedStorage.from_buffer(
-        bytes(range(16)), "big", dtype=k.complex64).tolist(),
+        bytes(range(16)), "big", dtype=k.complex64
+    ).tolist(),
     "part": lambda k: k.UntypedStorage.from_buffer(
-        b"abcdefgh", "native", 1, 4, dtype=k.float32).tolist(),
+        b"abcdefgh", "native", 1, 4, dtype=k.float32
+    ).tolist(),
     "flags": lambda k: [k.ones(1).untyped_storage().is_cuda, k.ones(1).storage().is_sparse],
-    "meta": lambda k: [k.ones(3, device="meta").untyped_storage().nbytes(),
-                       k.ones(3, device="meta").untyped_storage().data_ptr()],
+    "meta": lambda k: [
+        k.ones(3, device="meta").untyped_storage().nbytes(),
+        k.ones(3, device="meta").untyped_storage().data_ptr(),
+    ],
     "weak": lambda k: (lambda s: s._weak_ref() == s._cdata)(k.ones(1).untyped_storage()),
-    "classes": lambda k: [k.is_storage(k.ones(1).storage()),
-                          isinstance(k.ones(1).storage(), k.UntypedStorage)],
+    "classes": lambda k: [
+        k.is_storage(k.ones(1).storage()),
+        isinstance(k.ones(1).storage(), k.UntypedStorage),
+    ],
     "whole": lambda k: k.tensor([]).set_(source=k.arange(3.0).untyped_storage()).tolist(),
-    "named": lambda k: k.tensor([]).set_(
-        k.arange(3.0).storage(), storage_offset=1, size=(2,), stride=(1,)).tolist(),
+    "named": lambda k: (
+        k.tensor([])
+        .set_(k.arange(3.0).storage(), storage_offset=1, size=(2,), stride=(1,))
+        .tolist()
+    ),
     "of a tensor": lambda k: k.tensor([]).set_(k.arange(5.0), 1, (2, 2), (1, 2)).tolist(),
     "int64": lambda k: k.asarray(k.tensor([3, 4]).untyped_storage()).tolist(),
     "alias": lambda k: (lambda s: k.tensor(s).data_ptr() == s.data_ptr())(k.ones(2).storage()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ASKED)

@@ -81,10 +81,14 @@ HIDDEN = np.triu(np.ones((L, S), bool), 2)
 PADDING = np.array([[False] * 5, [False, False, True, False, True]])
 
 OPTIONS = [
-    {}, {"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True},
-    {"add_bias_kv": True, "add_zero_attn": True}, {"kdim": 3, "vdim": 7},
+    {},
+    {"bias": False},
+    {"add_bias_kv": True},
+    {"add_zero_attn": True},
+    {"add_bias_kv": True, "add_zero_attn": True},
+    {"kdim": 3, "vdim": 7},
     {"kdim": 3, "vdim": 7, "bias": False, "add_bias_kv": True},
-]  # fmt: skip
+]
 MASKS = {
     "none": {},
     "bool": {"attn_mask": HIDDEN},
@@ -129,9 +133,12 @@ def test_causal_hint_and_unbatched_attention(weights):
 
 
 LAYER = [
-    {}, {"norm_first": True}, {"batch_first": True}, {"activation": "gelu", "bias": False},
+    {},
+    {"norm_first": True},
+    {"batch_first": True},
+    {"activation": "gelu", "bias": False},
     {"layer_norm_eps": 1e-2, "norm_first": True, "batch_first": True, "bias": False},
-]  # fmt: skip
+]
 SOURCE = {
     "none": {},
     "mask": {"src_mask": CAUSAL},
@@ -163,9 +170,11 @@ def test_decoder_layer(options, masked):
     first = options.get("batch_first")
     arrays = [normal(*((N, n, E) if first else (n, N, E)), seed=n) for n in (L, S)]
     masks = {
-        "tgt_mask": CAUSAL < 0, "memory_mask": HIDDEN, "tgt_key_padding_mask": PADDING[:, :4],
+        "tgt_mask": CAUSAL < 0,
+        "memory_mask": HIDDEN,
+        "tgt_key_padding_mask": PADDING[:, :4],
         "memory_key_padding_mask": PADDING,
-    }  # fmt: skip
+    }
     compare(ours, theirs, arrays, masks if masked else {"tgt_mask": CAUSAL, "tgt_is_causal": True})
 
 

@@ -118,9 +118,9 @@ PROGRAMS = {
         lambda d: {"s": d["a"].sum(), "p": (d["a"] * d["b"],)}, ({"a": 0, "b": None},)
     )({"a": x, "b": y[0, :1]})["p"][0],
     "chunks": lambda t, f, x, y: f.vmap(lambda a: a.sort()[0], chunk_size=2)(x),
-    "indices": lambda t, f, x, y: f.vmap(lambda a, i: (a[i], y[i]))(
-        x, t.tensor([2, 0, 1, 1, 0])
-    )[1],
+    "indices": lambda t, f, x, y: f.vmap(lambda a, i: (a[i], y[i]))(x, t.tensor([2, 0, 1, 1, 0]))[
+        1
+    ],
     "writes": lambda t, f, x, y: f.vmap(lambda a: t.zeros_like(a).copy_(a).mul_(a).add_(1))(x),
     "masks": lambda t, f, x, y: f.vmap(lambda a: t.where(a > 0, a, -2 * a).max())(x),
     "keyword arguments": lambda t, f, x, y: f.vmap(lambda a, b: a + b)(x, b=x),
@@ -134,7 +134,7 @@ PROGRAMS = {
         lambda w, a: t.nn.functional.conv1d(a.view(1, 1, 3), w.view(1, 1, 3), padding=1)
     )(x, x * 2),
     "batches of vectors": lambda t, f, x, y: _batched_vectors(t, x),
-}  # fmt: skip
+}
 
 
 def _batched_vectors(t, x):

@@ -18,8 +18,15 @@ from tests.samples import fresh_start
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-FAMILIES = ("activation", "attention", "convolution", "linear", "loss", "normalization",
-            "recurrent")  # fmt: skip
+FAMILIES = (
+    "activation",
+    "attention",
+    "convolution",
+    "linear",
+    "loss",
+    "normalization",
+    "recurrent",
+)
 ELSEWHERE = {
     "EmbeddingBag": "PyTorch crashes where entries belong to no bag",
     "BatchNorm1d": "PyTorch compares no statistics with the channels where nothing is normalized",

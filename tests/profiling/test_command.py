@@ -54,8 +54,12 @@ def lowtide(folder, *words):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-m", "lowtide", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
 
 
 def test_a_script_is_profiled_as_it_is(script):
@@ -69,8 +73,13 @@ def test_a_script_is_profiled_as_it_is(script):
     assert "<html" in (written / "memory.html").read_text()
     run = MemoryProfiler.from_json(written / "run.json")
     assert len([m for m in run.marks if m.kind == "step"]) == 3
-    files = {"--html": "a.html", "--png": "a.svg", "--perfetto": "a.json", "--snapshot": "a.pickle",
-             "--flamegraph": "a.folded"}  # fmt: skip
+    files = {
+        "--html": "a.html",
+        "--png": "a.svg",
+        "--perfetto": "a.json",
+        "--snapshot": "a.pickle",
+        "--flamegraph": "a.folded",
+    }
     again = lowtide(script, "report", "train-memory", *chain(*files.items()))
     assert (again.returncode, again.stderr) == (0, "")
     assert "train.py:11" in again.stdout
@@ -266,14 +275,21 @@ def test_two_runs_are_compared(script):
 @pytest.mark.parametrize(
     "words",
     [
-        ("profile", "missing.py"), ("report", "train.py"),
-        *(pytest.param(words, marks=pytest.mark.deep) for words in (
-            ("estimate", "missing.py"), ("report", "missing.json"),
-            ("diff", "train.py", "train.py"), ("report", "."),
-            ("profile", "-m", "missing.train"), ("profile", "-o", "train.py/out", "train.py"),
-        )),
+        ("profile", "missing.py"),
+        ("report", "train.py"),
+        *(
+            pytest.param(words, marks=pytest.mark.deep)
+            for words in (
+                ("estimate", "missing.py"),
+                ("report", "missing.json"),
+                ("diff", "train.py", "train.py"),
+                ("report", "."),
+                ("profile", "-m", "missing.train"),
+                ("profile", "-o", "train.py/out", "train.py"),
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_run_or_script_is_refused(script, words):
     done = lowtide(script, *words)
     assert done.returncode == 2

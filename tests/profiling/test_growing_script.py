@@ -43,9 +43,12 @@ def folder(tmp_path: Path) -> Path:
 
 def lowtide(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "lowtide", *words], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-m", "lowtide", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "300"},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.quick(1)

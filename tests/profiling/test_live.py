@@ -79,9 +79,13 @@ def test_another_process_is_shown_and_said_to_have_ended(tmp_path, capsys):
     (tmp_path / "long.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOWTIDE_PUBLISH": "1"}
     run = subprocess.Popen(
-        [sys.executable, "long.py"], cwd=tmp_path, env=environment, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "long.py"],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         assert run.stdout.readline() == "ready\n"
         path = tmp_path / f"lowtide-{os.getuid()}" / f"{run.pid}.json"

@@ -152,13 +152,24 @@ def test_with_ipython_itself(tmp_path):
     if importlib.util.find_spec("IPython") is None:
         pytest.skip("IPython is not installed")
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", REAL], env=environment, cwd=tmp_path,
-                          capture_output=True, text=True, timeout=600)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", REAL],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr
     assert "'cell [3], line 2', 'cell [3], line 3'" in done.stdout
 
 
 def test_importing_lowtide_imports_no_ipython():
     code = "import sys, lowtide; assert 'IPython' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
-                   cwd=ROOT, check=True, timeout=600)  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        check=True,
+        timeout=600,
+    )

@@ -88,8 +88,10 @@ def test_what_was_tried_is_said_once_all_has_failed(nothing):
     with pytest.raises(fetch.Unreachable, match="x is not within reach"):
         fetch.find("x", ("thing/a",), fetch.Deb("no-such", "1", ""), None, said.append)
     assert [line.split(":")[0].strip() for line in said] == [
-        "tried a local folder", "tried an installed package", "tried no-such by apt-get",
-    ]  # fmt: skip
+        "tried a local folder",
+        "tried an installed package",
+        "tried no-such by apt-get",
+    ]
     assert "there is no apt-get here" in said[-1]
 
 

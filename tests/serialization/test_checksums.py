@@ -20,9 +20,15 @@ from lowtide.framework.serialization.save_load import FORMAT, STRUCTURE
 from .test_sums import defined
 
 VALUE = {
-    "w": lt.arange(12.0).reshape(3, 4), "flags": lt.arange(6) > 2, "z": lt.arange(2.0) * 1j,
-    "array": np.arange(5), "raw": b"bytes", "more": bytearray(b"xy"), "step": 3, "n": [1, 2.5, "a"],
-}  # fmt: skip
+    "w": lt.arange(12.0).reshape(3, 4),
+    "flags": lt.arange(6) > 2,
+    "z": lt.arange(2.0) * 1j,
+    "array": np.arange(5),
+    "raw": b"bytes",
+    "more": bytearray(b"xy"),
+    "step": 3,
+    "n": [1, 2.5, "a"],
+}
 
 
 def saved(value=VALUE):

@@ -96,10 +96,12 @@ STRUCTURES = {
     "size of text": ({"$": "Size", "items": ["x"]}, "Size is damaged"),
     "float": ({"$": "float", "value": "1" * 10}, "float is damaged"),
     "meta of absurd size": (
-        {"$": "tensor", "meta": {"shape": [2**60, 8], "dtype": "float32"}}, "tensor is damaged",
+        {"$": "tensor", "meta": {"shape": [2**60, 8], "dtype": "float32"}},
+        "tensor is damaged",
     ),
     "meta of negative size": (
-        {"$": "tensor", "meta": {"shape": [-1], "dtype": "float32"}}, "tensor is damaged",
+        {"$": "tensor", "meta": {"shape": [-1], "dtype": "float32"}},
+        "tensor is damaged",
     ),
     "grad of integers": (
         {"$": "tensor", "meta": {"shape": [1], "dtype": "int64"}, "requires_grad": True},
@@ -107,7 +109,7 @@ STRUCTURES = {
     ),
     "deep": (json.loads('{"$":"tuple","items":[' * 250 + "]}" * 250), "more than 200 deep"),
     "object as number": ({"$": "number", "dtype": "object", "value": 1}, "number is damaged"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", STRUCTURES)

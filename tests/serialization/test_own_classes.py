@@ -153,12 +153,19 @@ def plain(rng, inner):
 def own(rng, inner):
     """One object of the classes above."""
     a, b = (*inner(), 1, None)[:2]
-    return rng.choice([
-        lambda: rng.choice(list(Color)), lambda: Level.HIGH, lambda: Word.YES,
-        lambda: rng.choice([Flags.A, Flags.A | Flags.C, Flags(0)]),
-        lambda: Config(a, b), lambda: Frozen(a, b), lambda: Slots(a), lambda: Pair(a, b),
-        lambda: Outer.Inner(a),
-    ])()  # fmt: skip
+    return rng.choice(
+        [
+            lambda: rng.choice(list(Color)),
+            lambda: Level.HIGH,
+            lambda: Word.YES,
+            lambda: rng.choice([Flags.A, Flags.A | Flags.C, Flags(0)]),
+            lambda: Config(a, b),
+            lambda: Frozen(a, b),
+            lambda: Slots(a),
+            lambda: Pair(a, b),
+            lambda: Outer.Inner(a),
+        ]
+    )()
 
 
 def draw(rng, make, depth=0):
@@ -225,9 +232,11 @@ def test_objects_of_own_classes_come_back_where_they_are_allowed() -> None:
 
 def test_the_default_load_names_the_class_and_what_to_save() -> None:
     for value, name, instead in (
-        (Color.RED, "Color", r"x\.name"), (Config(1), "Config", r"dataclasses\.asdict\(x\)"),
-        (Pair(1, 2), "Pair", r"x\._asdict\(\)"), (nn.ReLU(), "ReLU", r"x\.state_dict\(\)"),
-    ):  # fmt: skip
+        (Color.RED, "Color", r"x\.name"),
+        (Config(1), "Config", r"dataclasses\.asdict\(x\)"),
+        (Pair(1, 2), "Pair", r"x\._asdict\(\)"),
+        (nn.ReLU(), "ReLU", r"x\.state_dict\(\)"),
+    ):
         for options in ({}, {"weights_only": True}, {"allow": []}):
             with pytest.raises(
                 lt.SerializationError, match=rf"{name}.*allow=\[{name}\].*save {instead} instead"
@@ -357,8 +366,11 @@ def test_a_hostile_structure_is_refused(case) -> None:
 
 
 def test_a_name_in_a_state_is_an_attribute_and_nothing_more() -> None:
-    node = {"$": "dataclass", "class": f"{__name__}:Frozen",
-            "state": {"a": 1, "b": 2, "__class__": 3, "__init__": 4}}  # fmt: skip
+    node = {
+        "$": "dataclass",
+        "class": f"{__name__}:Frozen",
+        "state": {"a": 1, "b": 2, "__class__": 3, "__init__": 4},
+    }
     got = lt.load(file_of(node), allow=[Frozen])
     assert type(got) is Frozen
     assert (got.a, got.b) == (1, 2)
@@ -387,23 +399,25 @@ class Tied(nn.Module):
 
 def layers(rng):
     r = rng.randint
-    return rng.choice([
-        lambda: nn.Linear(r(1, 4), r(1, 4), bias=rng.random() < 0.5),
-        lambda: nn.Conv2d(r(1, 3), r(1, 3), r(1, 3)),
-        lambda: nn.BatchNorm1d(r(1, 4)),
-        lambda: nn.LSTM(r(1, 3), r(1, 3), r(1, 2)),
-        lambda: nn.Embedding(r(1, 5), 2),
-        lambda: nn.Dropout(0.3),
-        lambda: nn.GELU("tanh"),
-        lambda: nn.LayerNorm(r(1, 4)),
-        lambda: nn.TransformerEncoderLayer(4, 2, 8),
-        lambda: nn.MultiheadAttention(4, 2),
-        lambda: Tied(r(1, 4)),
-        lambda: nn.ParameterList([lt.ones(r(0, 3))]),
-        lambda: nn.ParameterDict({"a": lt.ones(2)}),
-        lambda: nn.ModuleList([nn.ReLU(), nn.Linear(1, 1)]),
-        lambda: nn.ModuleDict({"x": nn.Tanh()}),
-    ])()  # fmt: skip
+    return rng.choice(
+        [
+            lambda: nn.Linear(r(1, 4), r(1, 4), bias=rng.random() < 0.5),
+            lambda: nn.Conv2d(r(1, 3), r(1, 3), r(1, 3)),
+            lambda: nn.BatchNorm1d(r(1, 4)),
+            lambda: nn.LSTM(r(1, 3), r(1, 3), r(1, 2)),
+            lambda: nn.Embedding(r(1, 5), 2),
+            lambda: nn.Dropout(0.3),
+            lambda: nn.GELU("tanh"),
+            lambda: nn.LayerNorm(r(1, 4)),
+            lambda: nn.TransformerEncoderLayer(4, 2, 8),
+            lambda: nn.MultiheadAttention(4, 2),
+            lambda: Tied(r(1, 4)),
+            lambda: nn.ParameterList([lt.ones(r(0, 3))]),
+            lambda: nn.ParameterDict({"a": lt.ones(2)}),
+            lambda: nn.ModuleList([nn.ReLU(), nn.Linear(1, 1)]),
+            lambda: nn.ModuleDict({"x": nn.Tanh()}),
+        ]
+    )()
 
 
 def test_whole_modules_come_back() -> None:

@@ -107,8 +107,15 @@ def draw(rng, depth=0):
         lambda: slice(*rng.choice([(None, 3, None), (1, 2, 3), ("a", None, 2)])),
         lambda: range(r(-9, 9), r(-9, 99), rng.choice([-3, 1, 2])),
         lambda: datetime.datetime(
-            r(1, 9999), r(1, 12), r(1, 28), r(0, 23), r(0, 59), r(0, 59), r(0, 999_999),
-            rng.choice([None, zone, datetime.UTC]), fold=r(0, 1),
+            r(1, 9999),
+            r(1, 12),
+            r(1, 28),
+            r(0, 23),
+            r(0, 59),
+            r(0, 59),
+            r(0, 999_999),
+            rng.choice([None, zone, datetime.UTC]),
+            fold=r(0, 1),
         ),
         lambda: datetime.date(r(1, 9999), r(1, 12), r(1, 28)),
         lambda: datetime.time(r(0, 23), r(0, 59), r(0, 59), r(0, 999_999), fold=r(0, 1)),
@@ -129,7 +136,7 @@ def draw(rng, depth=0):
         lambda: bytearray(bytes(range(r(0, 9)))),
         lambda: [some(), tuple(some()), {"k": some()}],
         lambda: [r(0, 1 << 70), -1.5, "text", None, True, b"\xff"],
-    ]  # fmt: skip
+    ]
     return rng.choice(kinds)()
 
 
@@ -182,9 +189,10 @@ def test_an_object_of_a_class_of_ones_own_is_refused_and_told_what_to_save() -> 
     globals()["pair"] = pair
     pair.__module__, pair.__qualname__ = __name__, "pair"
     for value, name, hint in (
-        (Mine(), "Mine", r"vars\(x\)"), (Color.RED, "Color", r"x\.name of an Enum"),
+        (Mine(), "Mine", r"vars\(x\)"),
+        (Color.RED, "Color", r"x\.name of an Enum"),
         (pair(1, 2), "pair", r"_asdict\(\) of a named tuple"),
-    ):  # fmt: skip
+    ):
         body = b"\x80\x02" + G("my.models", name) + T(N(1)) + b"R."
         with pytest.raises(lt.SerializationError, match=rf"names my\.models\.{name}.*{hint}"):
             lt.load(archive(body))
@@ -264,9 +272,12 @@ def test_damaged_objects_give_a_value_or_a_serialization_error_and_take_no_memor
 # Tensors: every field is applied or refused
 
 KINDS = {
-    "ComplexFloatStorage": np.complex64, "ComplexDoubleStorage": np.complex128,
-    "FloatStorage": np.float32, "LongStorage": np.int64, "BoolStorage": np.bool_,
-}  # fmt: skip
+    "ComplexFloatStorage": np.complex64,
+    "ComplexDoubleStorage": np.complex128,
+    "FloatStorage": np.float32,
+    "LongStorage": np.int64,
+    "BoolStorage": np.bool_,
+}
 
 
 def tensor(kind, size, stride, offset, grad=False, hooks=NO_HOOKS, metadata=None, where="cpu"):
@@ -287,9 +298,16 @@ def test_bits_attributes_and_gradients_of_drawn_tensors_are_applied() -> None:
         )
         values = (values if "Complex" in kind else values.real).astype(KINDS[kind])
         size, stride, offset = rng.choice(
-            [((12,), (1,), 0), ((3, 4), (4, 1), 0), ((4, 3), (1, 4), 0), ((2, 2), (6, 2), 3),
-             ((), (), 5), ((0, 2), (2, 1), 0), ((3, 2), (0, 1), 4)]
-        )  # fmt: skip
+            [
+                ((12,), (1,), 0),
+                ((3, 4), (4, 1), 0),
+                ((4, 3), (1, 4), 0),
+                ((2, 2), (6, 2), 3),
+                ((), (), 5),
+                ((0, 2), (2, 1), 0),
+                ((3, 2), (0, 1), 4),
+            ]
+        )
         conj = "Complex" in kind and rng.random() < 0.5
         neg = kind != "BoolStorage" and rng.random() < 0.4
         grad = kind not in ("LongStorage", "BoolStorage") and rng.random() < 0.5
@@ -298,20 +316,26 @@ def test_bits_attributes_and_gradients_of_drawn_tensors_are_applied() -> None:
         body = tensor(kind, size, stride, offset, grad, metadata=metadata)
         wrapped = rng.choice(["no", "parameter", "state", "typed", "buffer"])
         if wrapped == "parameter":
-            body = G("torch._utils", "_rebuild_parameter") + T(
-                body, TRUE if grad else FALSE, NO_HOOKS
-            ) + b"R"  # fmt: skip
+            body = (
+                G("torch._utils", "_rebuild_parameter")
+                + T(body, TRUE if grad else FALSE, NO_HOOKS)
+                + b"R"
+            )
         elif wrapped == "state":
-            body = G("torch._utils", "_rebuild_parameter_with_state") + T(
-                body, TRUE if grad else FALSE, NO_HOOKS, D(tag=S("mine"))
-            ) + b"R"  # fmt: skip
+            body = (
+                G("torch._utils", "_rebuild_parameter_with_state")
+                + T(body, TRUE if grad else FALSE, NO_HOOKS, D(tag=S("mine")))
+                + b"R"
+            )
         elif wrapped in ("typed", "buffer"):
             call = G("torch._utils", "_rebuild_tensor_v2")
             args = body[len(call) : -1]
             own = D(tag=S("mine")) if wrapped == "typed" else D(_is_buffer=TRUE, persistent=FALSE)
-            body = G("torch._tensor", "_rebuild_from_type_v2") + T(
-                call, G("torch", "Tensor"), args, own
-            ) + b"R"  # fmt: skip
+            body = (
+                G("torch._tensor", "_rebuild_from_type_v2")
+                + T(call, G("torch", "Tensor"), args, own)
+                + b"R"
+            )
         raw = {"0": values.tobytes()}
         make = rng.choice([archive, lambda b, d, v=values: legacy(b, d, v.itemsize)])
         got = lt.load(make(b"\x80\x02" + body + b".", raw))
@@ -361,21 +385,26 @@ FIELDS = {
     ),
     "a parameter's hooks": (
         G("torch._utils", "_rebuild_parameter")
-        + T(tensor("FloatStorage", (2,), (1,), 0), TRUE, HOOKS) + b"R", "backward hooks",
+        + T(tensor("FloatStorage", (2,), (1,), 0), TRUE, HOOKS)
+        + b"R",
+        "backward hooks",
     ),
     "a parameter's own class": (
         G("torch._tensor", "_rebuild_from_type_v2")
-        + T(G("torch._utils", "_rebuild_tensor_v2"), G("torch", "Size"), b")", b"}") + b"R",
+        + T(G("torch._utils", "_rebuild_tensor_v2"), G("torch", "Size"), b")", b"}")
+        + b"R",
         "a tensor's class is <torch.Size>",
     ),
     "an attribute that tensors have": (
         G("torch._utils", "_rebuild_parameter_with_state")
-        + T(tensor("FloatStorage", (2,), (1,), 0), TRUE, NO_HOOKS, D(grad=NONE)) + b"R",
+        + T(tensor("FloatStorage", (2,), (1,), 0), TRUE, NO_HOOKS, D(grad=NONE))
+        + b"R",
         "sets the attribute 'grad'",
     ),
     "a class for attributes": (
         G("torch._utils", "_rebuild_parameter_with_state")
-        + T(tensor("FloatStorage", (2,), (1,), 0), TRUE, NO_HOOKS, D(__class__=NONE)) + b"R",
+        + T(tensor("FloatStorage", (2,), (1,), 0), TRUE, NO_HOOKS, D(__class__=NONE))
+        + b"R",
         "sets the attribute '__class__'",
     ),
     "quantized": (G("torch._utils", "_rebuild_qtensor") + b")R", "t.dequantize()"),
@@ -383,10 +412,11 @@ FIELDS = {
     "lazy": (G("torch.nn.parameter", "UninitializedParameter") + b")R", "Run the lazy module"),
     "a strided sparse tensor": (
         G("torch._utils", "_rebuild_sparse_tensor")
-        + T(G("torch.serialization", "_get_layout") + T(S("torch.strided")) + b"R", b")") + b"R",
+        + T(G("torch.serialization", "_get_layout") + T(S("torch.strided")) + b"R", b")")
+        + b"R",
         "layout of a sparse tensor",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FIELDS)
@@ -401,9 +431,11 @@ def test_a_field_that_cannot_be_applied_is_refused(case) -> None:
 
 
 def test_meta_tensors_and_layouts_are_read() -> None:
-    body = G("torch._utils", "_rebuild_meta_tensor_no_storage") + T(
-        G("torch", "float32"), T(N(2), N(3)), T(N(1), N(2)), TRUE
-    ) + b"R"  # fmt: skip
+    body = (
+        G("torch._utils", "_rebuild_meta_tensor_no_storage")
+        + T(G("torch", "float32"), T(N(2), N(3)), T(N(1), N(2)), TRUE)
+        + b"R"
+    )
     got = lt.load(archive(b"\x80\x02" + body + b"."))
     assert got.is_meta
     assert (got.shape, got.stride(), got.requires_grad) == ((2, 3), (1, 2), True)

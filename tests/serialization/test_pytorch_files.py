@@ -227,13 +227,15 @@ DAMAGED = {
     "an absurd size": (tensor(storage(), 0, (2**50,), (0,)), "more than any memory"),
     "an absurd empty size": (tensor(storage(), 0, (0, 2**62), (1, 1)), "more than any memory"),
     "a storage of another size": (
-        tensor(storage(elements=7)), "should have 28 bytes, and the file has 24",
+        tensor(storage(elements=7)),
+        "should have 28 bytes, and the file has 24",
     ),
     "an absurd storage": (tensor(storage(elements=2**60)), "bytes, and the file has 24"),
     "a negative storage": (tensor(storage(elements=-1)), "has -1 elements"),
     "no such storage": (tensor(storage("7")), "the file has none"),
     "two descriptions": (
-        T(tensor(storage()), tensor(storage(kind="IntStorage"))), "described in two ways",
+        T(tensor(storage()), tensor(storage(kind="IntStorage"))),
+        "described in two ways",
     ),
     "a tensor of no storage": (tensor(b"N"), "a tensor of no storage"),
     "no persistent id": (S("0") + b"Q", "a persistent id must be a tuple"),
@@ -244,7 +246,7 @@ DAMAGED = {
     "an item for no list": (b"}Na", "damaged at byte"),
     "a key without value": (b"}(Nu", "damaged at byte"),
     "wrong arguments": (G("torch", "Size") + T(b"N", b"N") + b"R", "damaged at byte"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DAMAGED)
@@ -297,9 +299,11 @@ def test_an_absurd_memo_and_absurd_lengths_take_no_memory() -> None:
 
 def test_storages_that_overlap_in_a_zip_do_not_multiply() -> None:
     raw = bytes(1 << 16)
-    body = b"(" + b"".join(
-        tensor(storage(str(k), elements=1 << 14), 0, (1,), (1,)) for k in range(50)
-    ) + b"l"  # fmt: skip
+    body = (
+        b"("
+        + b"".join(tensor(storage(str(k), elements=1 << 14), 0, (1,), (1,)) for k in range(50))
+        + b"l"
+    )
     out = archive(body, {str(k): (raw if k == 0 else b"") for k in range(50)})
     data = bytearray(out.getvalue())
     with zipfile.ZipFile(io.BytesIO(bytes(data))) as z:

@@ -103,12 +103,20 @@ def test_containers_and_values_come_back_in_their_classes() -> None:
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts
-    | st.binary(max_size=20) | st.complex_numbers(allow_nan=False),
-    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner)
-    | st.dictionaries(texts | st.integers(), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | texts
+    | st.binary(max_size=20)
+    | st.complex_numbers(allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(texts | st.integers(), inner, max_size=4)
+    ),
     max_leaves=15,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -118,8 +126,13 @@ def test_any_nesting_comes_back(value) -> None:
 
 
 def test_numpy_arrays_come_back_as_arrays() -> None:
-    for a in (np.arange(6, dtype=np.uint32).reshape(2, 3).T, np.array(3.0), np.array([1j]),
-              np.arange(5)[::-1], np.zeros((0, 2), np.float16)):  # fmt: skip
+    for a in (
+        np.arange(6, dtype=np.uint32).reshape(2, 3).T,
+        np.array(3.0),
+        np.array([1j]),
+        np.arange(5)[::-1],
+        np.zeros((0, 2), np.float16),
+    ):
         got = again([a])[0]
         assert type(got) is np.ndarray
         assert got.dtype == a.dtype
@@ -353,8 +366,9 @@ def test_a_run_killed_while_saving_leaves_a_whole_file(tmp_path) -> None:
     for _ in range(6):
         process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(code), str(path)],
-            stdout=subprocess.PIPE, env=environment,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
         process.stdout.readline()
         time.sleep(rng.random() * 0.1)
         process.send_signal(signal.SIGKILL)

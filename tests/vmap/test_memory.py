@@ -22,9 +22,15 @@ def peak_of(step):
 def model_and_data(batch=8):
     lt.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.LayerNorm(64),
-        nn.Linear(64, 32), nn.GELU(), nn.Dropout(0.5), nn.Linear(32, 3),
-    )  # fmt: skip
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LayerNorm(64),
+        nn.Linear(64, 32),
+        nn.GELU(),
+        nn.Dropout(0.5),
+        nn.Linear(32, 3),
+    )
     return model, lt.randn(batch, 2, 4, 4), lt.randint(0, 3, (batch,))
 
 
@@ -51,8 +57,9 @@ def training_step():
 
     def step():
         optimizer.zero_grad()
-        out = vmap(lambda a: functional_call(model, params, (a.unsqueeze(0),))[0],
-                   randomness="different")(x)  # fmt: skip
+        out = vmap(
+            lambda a: functional_call(model, params, (a.unsqueeze(0),))[0], randomness="different"
+        )(x)
         F.cross_entropy(out, y).backward()
         optimizer.step()
 

@@ -94,8 +94,11 @@ def test_a_sample_looks_like_a_tensor(x):
         assert isinstance(a, lt.Tensor)
         assert (a.shape, a.ndim, len(a), a.numel(), a.nbytes) == ((3,), 1, 3, 3, 24)
         assert (a.dtype, a.device.type, a.stride(), a.is_contiguous()) == (
-            lt.float64, "cpu", (1,), True,
-        )  # fmt: skip
+            lt.float64,
+            "cpu",
+            (1,),
+            True,
+        )
         assert "BatchedTensor" in repr(a)
         return copy.deepcopy(a) + a.detach() - a.data
 

@@ -119,19 +119,26 @@ MODELS = {
     ),
     "convolutional": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(4, 4, 1, groups=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 4, 1, groups=2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4, 3),
         ),
         lambda: lt.randn(5, 2, 4, 4),
     ),
     "transformer": (
         lambda: nn.Sequential(
-            nn.Embedding(10, 8), nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
+            nn.Embedding(10, 8),
+            nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
             nn.Linear(8, 3),
         ),
         lambda: lt.randint(0, 10, (5, 7)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -298,10 +305,15 @@ def test_custom_functions_of_ops(x):
             args = (x, w if dims[1] is None else x.flip(0))
             a = vmap(grad(f, argument), dims)(*args)
             equal(a, vmap(grad(plain, argument), dims)(*args))
-        equal(vmap(hessian(f, argument), (0, None))(x, w),
-              vmap(hessian(plain, argument), (0, None))(x, w), 1e-8)  # fmt: skip
-    equal(grad(lambda w: vmap(f, (0, None))(x, w).sum())(w),
-          grad(lambda w: vmap(plain, (0, None))(x, w).sum())(w))  # fmt: skip
+        equal(
+            vmap(hessian(f, argument), (0, None))(x, w),
+            vmap(hessian(plain, argument), (0, None))(x, w),
+            1e-8,
+        )
+    equal(
+        grad(lambda w: vmap(f, (0, None))(x, w).sum())(w),
+        grad(lambda w: vmap(plain, (0, None))(x, w).sum())(w),
+    )
 
 
 def test_custom_functions_with_a_rule(x):

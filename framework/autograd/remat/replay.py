@@ -51,9 +51,18 @@ class Region:
     """
 
     __slots__ = (
-        "__weakref__", "by_module", "crossed", "demanded", "depth", "evictor", "parent", "policy",
-        "scope", "values", "where",
-    )  # fmt: skip
+        "__weakref__",
+        "by_module",
+        "crossed",
+        "demanded",
+        "depth",
+        "evictor",
+        "parent",
+        "policy",
+        "scope",
+        "values",
+        "where",
+    )
 
     def __init__(self, policy: Any, where: str, parent: Region | None) -> None:
         self.policy = policy
@@ -217,8 +226,15 @@ class Recomputed:
     """
 
     __slots__ = (
-        "content", "generation", "index", "owner_region", "place", "source", "spec", "window",
-    )  # fmt: skip
+        "content",
+        "generation",
+        "index",
+        "owner_region",
+        "place",
+        "source",
+        "spec",
+        "window",
+    )
 
     def __init__(
         self, tensor: Tensor, content: ValueVersion, owner_region: Region, source: Any, index: int

@@ -48,9 +48,19 @@ class ValueVersion:
     """
 
     __slots__ = (
-        "__weakref__", "_storage", "consumers", "generation", "held", "index", "owner_region",
-        "pending_reads", "producer", "saved", "stash", "version",
-    )  # fmt: skip
+        "__weakref__",
+        "_storage",
+        "consumers",
+        "generation",
+        "held",
+        "index",
+        "owner_region",
+        "pending_reads",
+        "producer",
+        "saved",
+        "stash",
+        "version",
+    )
 
     kept = False  # held until the bytes are needed, not until it is read (``evictable.py``)
 
@@ -303,6 +313,14 @@ class RegionInput(Held):
 
 
 __all__ = [
-    "FillCall", "MoveCall", "OpCall", "Producer", "RegionInput", "StashCall", "StridedView",
-    "ValueVersion", "WriteCall", "place_of",
-]  # fmt: skip
+    "FillCall",
+    "MoveCall",
+    "OpCall",
+    "Producer",
+    "RegionInput",
+    "StashCall",
+    "StridedView",
+    "ValueVersion",
+    "WriteCall",
+    "place_of",
+]

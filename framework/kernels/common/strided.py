@@ -57,8 +57,11 @@ def bits(memory):
 
 
 INFINITY = {
-    "float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52,
-}  # fmt: skip
+    "float16": 0x7C00,
+    "bfloat16": 0x7F80,
+    "float32": 0x7F800000,
+    "float64": 0x7FF << 52,
+}
 """The bits of infinity, by the name of the dtype: all that is above them is NaN."""
 
 

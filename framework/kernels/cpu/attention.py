@@ -92,9 +92,16 @@ def soften(
 
 @compiled(fastmath=FUSED)
 def probabilities(
-    s: Any, dropped: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool,
+    s: Any,
+    dropped: Any,
+    lse: Any,
+    keep: Any,
+    scale: Any,
+    first: int,
+    lines: int,
+    causal: bool,
     rescale: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Make ``s`` probabilities again; ``dropped`` are those times ``keep * rescale``.
 
     Scaled scores are rounded and their largest found as by :func:`soften`: fused with the

@@ -81,16 +81,34 @@ def forward(
             s = room[: n * columns]
             for h in range(g * shared, (g + 1) * shared):
                 sizes = (
-                    _PLAIN, _TRANSPOSED, n, columns, size, _address(query, b, h, first),
-                    _step(query), _address(key, b, g, 0), _step(key), s.ctypes.data, columns,
-                )  # fmt: skip
+                    _PLAIN,
+                    _TRANSPOSED,
+                    n,
+                    columns,
+                    size,
+                    _address(query, b, h, first),
+                    _step(query),
+                    _address(key, b, g, 0),
+                    _step(key),
+                    s.ctypes.data,
+                    columns,
+                )
                 call_gemm(function, sizes, _ONE, _ZERO)
                 line = lse[b, h, first : first + n]
                 soften(s.reshape(n, columns), line, nothing, scale, first, n, causal, _ONE)
                 sizes = (
-                    _PLAIN, _PLAIN, n, value.shape[3], columns, s.ctypes.data, columns,
-                    _address(value, b, g, 0), _step(value), _address(out, b, h, first), _step(out),
-                )  # fmt: skip
+                    _PLAIN,
+                    _PLAIN,
+                    n,
+                    value.shape[3],
+                    columns,
+                    s.ctypes.data,
+                    columns,
+                    _address(value, b, g, 0),
+                    _step(value),
+                    _address(out, b, h, first),
+                    _step(out),
+                )
                 call_gemm(function, sizes, _ONE, _ZERO)
 
 
@@ -144,22 +162,49 @@ def backward(
                 at_query, at_grad = _address(query, b, h, first), _address(grad, b, h, first)
                 at_key, at_value = _address(key, b, g, 0), _address(value, b, g, 0)
                 sizes = (
-                    _PLAIN, _TRANSPOSED, n, columns, size, at_query, _step(query), at_key,
-                    _step(key), p, columns,
-                )  # fmt: skip
+                    _PLAIN,
+                    _TRANSPOSED,
+                    n,
+                    columns,
+                    size,
+                    at_query,
+                    _step(query),
+                    at_key,
+                    _step(key),
+                    p,
+                    columns,
+                )
                 call_gemm(function, sizes, _ONE, _ZERO)
                 squares, slopes = s.reshape(n, columns), t.reshape(n, columns)
                 line = lse[b, h, first : first + n]
                 probabilities(squares, slopes, line, nothing, scale, first, n, causal, _ONE)
                 sizes = (
-                    _TRANSPOSED, _PLAIN, columns, wide, n, p, columns, at_grad, _step(grad),
-                    _address(dv, b, g, 0), _step(dv),
-                )  # fmt: skip
+                    _TRANSPOSED,
+                    _PLAIN,
+                    columns,
+                    wide,
+                    n,
+                    p,
+                    columns,
+                    at_grad,
+                    _step(grad),
+                    _address(dv, b, g, 0),
+                    _step(dv),
+                )
                 call_gemm(function, sizes, _ONE, _ONE)
                 sizes = (
-                    _PLAIN, _TRANSPOSED, n, columns, wide, at_grad, _step(grad), at_value,
-                    _step(value), q, columns,
-                )  # fmt: skip
+                    _PLAIN,
+                    _TRANSPOSED,
+                    n,
+                    columns,
+                    wide,
+                    at_grad,
+                    _step(grad),
+                    at_value,
+                    _step(value),
+                    q,
+                    columns,
+                )
                 call_gemm(function, sizes, _ONE, _ZERO)
                 for i in range(n):
                     above, result = grad[b, h, first + i], out[b, h, first + i]
@@ -169,14 +214,32 @@ def backward(
                     dot[i] = total
                 scores_grad(slopes, squares, dot, nothing, scale, _ONE)
                 sizes = (
-                    _PLAIN, _PLAIN, n, size, columns, q, columns, at_key, _step(key),
-                    _address(dq, b, h, first), _step(dq),
-                )  # fmt: skip
+                    _PLAIN,
+                    _PLAIN,
+                    n,
+                    size,
+                    columns,
+                    q,
+                    columns,
+                    at_key,
+                    _step(key),
+                    _address(dq, b, h, first),
+                    _step(dq),
+                )
                 call_gemm(function, sizes, _ONE, _ZERO)
                 sizes = (
-                    _TRANSPOSED, _PLAIN, columns, size, n, q, columns, at_query, _step(query),
-                    _address(dk, b, g, 0), _step(dk),
-                )  # fmt: skip
+                    _TRANSPOSED,
+                    _PLAIN,
+                    columns,
+                    size,
+                    n,
+                    q,
+                    columns,
+                    at_query,
+                    _step(query),
+                    _address(dk, b, g, 0),
+                    _step(dk),
+                )
                 call_gemm(function, sizes, _ONE, _ONE)
 
 

@@ -30,9 +30,17 @@ def _shift(index: Any, i: int, row: int, sizes: Any, steps: Any) -> Any:
 
 @part
 def _move_lines(
-    out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, here: int,
+    out: Any,
+    x: Any,
+    index: Any,
+    shape: Any,
+    to: Any,
+    source: Any,
+    at: Any,
+    size: int,
+    here: int,
     there: int,
-) -> None:  # fmt: skip
+) -> None:
     # The most frequent case by itself: the compiler makes twice as fast a loop of it.
     n0, n1, n2, n = shape
     for a in range(n0):
@@ -49,9 +57,18 @@ def _move_lines(
 
 @compiled
 def move(
-    out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, row: int, sizes: Any,
-    out_where: Any, x_where: Any,
-) -> None:  # fmt: skip
+    out: Any,
+    x: Any,
+    index: Any,
+    shape: Any,
+    to: Any,
+    source: Any,
+    at: Any,
+    row: int,
+    sizes: Any,
+    out_where: Any,
+    x_where: Any,
+) -> None:
     """``out[o + place] = x[s + place]``: a gather or a scatter, by which of the two is shifted."""
     n0, n1, n2, n = shape
     if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
@@ -127,9 +144,17 @@ def _add_lines(
 
 @compiled
 def add(
-    out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, row: int, sizes: Any,
+    out: Any,
+    x: Any,
+    index: Any,
+    shape: Any,
+    to: Any,
+    source: Any,
+    at: Any,
+    row: int,
+    sizes: Any,
     where: Any,
-) -> None:  # fmt: skip
+) -> None:
     """``out[o + place] += x[s]``."""
     n0, n1, n2, n = shape
     if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
@@ -172,9 +197,17 @@ MULTIPLY, MAXIMUM, MINIMUM = 0, 1, 2
 
 @compiled
 def combine(
-    out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, where: int,
+    out: Any,
+    x: Any,
+    index: Any,
+    shape: Any,
+    to: Any,
+    source: Any,
+    at: Any,
+    size: int,
+    where: int,
     how: int,
-) -> None:  # fmt: skip
+) -> None:
     """``out[o + place]`` times ``x[s]``, or the larger or smaller of them; NaN wins."""
     n0, n1, n2, n = shape
     for a in range(n0):
@@ -214,9 +247,17 @@ def combine(
 
 @compiled
 def choose(
-    out: Any, mask: Any, x: Any, y: Any, shape: Any, to: Any, by: Any, x_step: Any, y_step: Any,
+    out: Any,
+    mask: Any,
+    x: Any,
+    y: Any,
+    shape: Any,
+    to: Any,
+    by: Any,
+    x_step: Any,
+    y_step: Any,
     stay: bool,
-) -> None:  # fmt: skip
+) -> None:
     """``x`` where ``mask`` is not 0, else ``y``, which is ``out`` if it is to ``stay``."""
     n0, n1, n2, n = shape
     for a in range(n0):

@@ -21,7 +21,7 @@ _ZERO, _ONE, _TWO, _BEND = np.float32(0), np.float32(1), np.float32(2), np.float
 _T0, _T1, _T2, _T3, _T4 = (
     np.float32(v)
     for v in (-0.33333297511, 0.133319152994, -0.0537832933, 0.0207946177, -0.0058939453)
-)  # fmt: skip
+)
 
 
 @inlined

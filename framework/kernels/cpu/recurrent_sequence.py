@@ -42,9 +42,17 @@ def pack(panels: Any, weight: Any, inner: int, columns: int, transposed: bool) -
 
 @part
 def _add_product(
-    out: Any, at: Any, columns: Any, state: Any, first: Any, rows: Any, inner: Any, panels: Any,
-    room: Any, places: Any,
-) -> None:  # fmt: skip
+    out: Any,
+    at: Any,
+    columns: Any,
+    state: Any,
+    first: Any,
+    rows: Any,
+    inner: Any,
+    panels: Any,
+    room: Any,
+    places: Any,
+) -> None:
     # out[at + r * columns + c] += (state @ weight)[r, c] for some rows; all flat.
     if rows < ROWS:
         for k in range(inner * ROWS):
@@ -55,9 +63,19 @@ def _add_product(
         wide, here = min(WIDTH, columns - j), j * inner
         if wide == WIDTH and rows == ROWS:
             accumulate(
-                out, at + j, columns, room, 0, panels, here, here + LANES, here + 2 * LANES, 1, 0,
+                out,
+                at + j,
+                columns,
+                room,
+                0,
+                panels,
+                here,
+                here + LANES,
+                here + 2 * LANES,
+                1,
+                0,
                 places,
-            )  # fmt: skip
+            )
             continue
         for k in range(ROWS * WIDTH):
             tile[k] = 0
@@ -81,9 +99,17 @@ def _places(inner: Any) -> Any:
 
 @compiled(fastmath=FUSED)
 def forward(
-    out: Any, h: Any, c: Any, gates: Any, cells: Any, room: Any, panels: Any, reverse: bool,
-    start: int, stop: int,
-) -> None:  # fmt: skip
+    out: Any,
+    h: Any,
+    c: Any,
+    gates: Any,
+    cells: Any,
+    room: Any,
+    panels: Any,
+    reverse: bool,
+    start: int,
+    stop: int,
+) -> None:
     """Run panels ``start`` to ``stop`` of the batch's rows through all steps.
 
     Args:

@@ -112,9 +112,16 @@ def _workspace(grid: Any, nd: int, mode: int, slopes: int) -> tuple[Any, Any, An
 
 @compiled
 def _set_taps(
-    index: Any, weight: Any, slope: Any, grid: Any, sizes: Any, mode: int, padding: int,
-    align: bool, values: bool,
-) -> None:  # fmt: skip
+    index: Any,
+    weight: Any,
+    slope: Any,
+    grid: Any,
+    sizes: Any,
+    mode: int,
+    padding: int,
+    align: bool,
+    values: bool,
+) -> None:
     # The taps of all dims are multiplied out, one dim after the other.
     nd, count, m = len(sizes), 1, grid.shape[0]
     steps = 4 if mode == CUBIC else 1 if mode == NEAREST else 2
@@ -142,9 +149,16 @@ def _set_taps(
 
 @compiled
 def _set_axis(
-    place: Any, w: Any, bend: Any, grid: Any, n: int, mode: int, padding: int, align: bool,
+    place: Any,
+    w: Any,
+    bend: Any,
+    grid: Any,
+    n: int,
+    mode: int,
+    padding: int,
+    align: bool,
     values: bool,
-) -> None:  # fmt: skip
+) -> None:
     # (element, weight, slope of the weight) of each tap along one dim
     kind = w.dtype.type
     zero, one = kind(0), kind(1)

@@ -158,9 +158,17 @@ class Tiles:
         return (count, rows.stop - rows.start, *first)
 
     def softmax(
-        self, xp: Any, scores: Any, lse: Any, mask: Any, tile: tuple[slice, slice, slice],
-        causal: bool, known: bool, dropped: Any, drops: Any,
-    ) -> None:  # fmt: skip
+        self,
+        xp: Any,
+        scores: Any,
+        lse: Any,
+        mask: Any,
+        tile: tuple[slice, slice, slice],
+        causal: bool,
+        known: bool,
+        dropped: Any,
+        drops: Any,
+    ) -> None:
         """Turn the scores of a tile into probabilities, in place; ``dropped`` after dropout."""
         added, shown = 0, 0
         if mask is not None:
@@ -173,9 +181,15 @@ class Tiles:
         )  # fmt: skip
 
     def softmax_grad(
-        self, xp: Any, grads: Any, rows: Any, above: Any, result: Any,
-        tile: tuple[slice, slice, slice], drops: Any,
-    ) -> None:  # fmt: skip
+        self,
+        xp: Any,
+        grads: Any,
+        rows: Any,
+        above: Any,
+        result: Any,
+        tile: tuple[slice, slice, slice],
+        drops: Any,
+    ) -> None:
         """Turn the gradients of a tile's probabilities, ``rows``, into those of its scores."""
         _SOFTMAX_GRAD.launch(
             xp, rows.dtype, rows.size // self.columns, _threads(self.columns), grads, rows,
@@ -225,9 +239,19 @@ def _product(xp: Any, a: Any, b: Any, out: Any, alpha: float = 1.0, beta: float 
 
 
 def forward(
-    xp: Any, out: Any, lse: Any, scores: Any, query: Any, key: Any, value: Any, mask: Any,
-    rng: Any, p: float, causal: bool, scale: float,
-) -> None:  # fmt: skip
+    xp: Any,
+    out: Any,
+    lse: Any,
+    scores: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    rng: Any,
+    p: float,
+    causal: bool,
+    scale: float,
+) -> None:
     """Fill ``out``, (batch, heads, rows, size) of any strides, and ``lse``, contiguous."""
     tiles = Tiles(query.shape, key.shape, scores.itemsize)
     q, o, seen = tiles.split(query), tiles.split(out), _mask(xp, tiles, mask)

@@ -111,30 +111,67 @@ extern "C" __global__ void lt_absolute_error(
 def fill(xp: Any, bitmask: Any, values: Any, low: float, high: float, nan_inside: bool) -> None:
     """Set the bits of values inside (low, high), and of NaN if that is inside."""
     _FILL.launch(
-        xp, values.dtype, blocks_for(bitmask.size), THREADS, bitmask, values, int(bitmask.size),
-        int(values.size), float(low), float(high), int(nan_inside),
-    )  # fmt: skip
+        xp,
+        values.dtype,
+        blocks_for(bitmask.size),
+        THREADS,
+        bitmask,
+        values,
+        int(bitmask.size),
+        int(values.size),
+        float(low),
+        float(high),
+        int(nan_inside),
+    )
 
 
 def select(xp: Any, out: Any, grad: Any, bitmask: Any, inside: float, outside: float) -> None:
     """``inside * grad`` where the bit is set, else ``outside * grad``; one number serves all."""
     _SELECT.launch(
-        xp, out.dtype, blocks_for(bitmask.size), THREADS, out, grad, bitmask, int(bitmask.size),
-        int(out.size), int(grad.size), float(inside), float(outside),
-    )  # fmt: skip
+        xp,
+        out.dtype,
+        blocks_for(bitmask.size),
+        THREADS,
+        out,
+        grad,
+        bitmask,
+        int(bitmask.size),
+        int(out.size),
+        int(grad.size),
+        float(inside),
+        float(outside),
+    )
 
 
 def signs(xp: Any, out: Any, grad: Any, above: Any, apart: Any) -> None:
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
     _SIGNS.launch(
-        xp, out.dtype, blocks_for(above.size), THREADS, out, grad, above, apart, int(above.size),
-        int(out.size), int(grad.size),
-    )  # fmt: skip
+        xp,
+        out.dtype,
+        blocks_for(above.size),
+        THREADS,
+        out,
+        grad,
+        above,
+        apart,
+        int(above.size),
+        int(out.size),
+        int(grad.size),
+    )
 
 
 def absolute_error(xp: Any, out: Any, above: Any, apart: Any, x: Any, y: Any) -> None:
     """``|x - y|``, and the bits of ``x > y`` and of ``x != y``."""
     _ABSOLUTE_ERROR.launch(
-        xp, out.dtype, blocks_for(above.size), THREADS, out, above, apart, x, y, int(above.size),
+        xp,
+        out.dtype,
+        blocks_for(above.size),
+        THREADS,
+        out,
+        above,
+        apart,
+        x,
+        y,
+        int(above.size),
         int(out.size),
-    )  # fmt: skip
+    )

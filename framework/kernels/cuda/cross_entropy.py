@@ -93,9 +93,17 @@ def _threads(classes: int) -> int:
 
 
 def rows(
-    xp: Any, out: Any, tops: Any, totals: Any, logits: Any, target: Any, weight: Any,
-    sizes: tuple[int, int, int], ignored: int, smoothing: float,
-) -> None:  # fmt: skip
+    xp: Any,
+    out: Any,
+    tops: Any,
+    totals: Any,
+    logits: Any,
+    target: Any,
+    weight: Any,
+    sizes: tuple[int, int, int],
+    ignored: int,
+    smoothing: float,
+) -> None:
     """Fill the loss, the largest logit and the sum of exponentials beside it of each row."""
     n, classes, length = sizes
     _ROWS.launch(
@@ -105,9 +113,18 @@ def rows(
 
 
 def rows_grad(
-    xp: Any, out: Any, grad: Any, logits: Any, target: Any, weight: Any, tops: Any, totals: Any,
-    sizes: tuple[int, int, int], ignored: int, smoothing: float,
-) -> None:  # fmt: skip
+    xp: Any,
+    out: Any,
+    grad: Any,
+    logits: Any,
+    target: Any,
+    weight: Any,
+    tops: Any,
+    totals: Any,
+    sizes: tuple[int, int, int],
+    ignored: int,
+    smoothing: float,
+) -> None:
     """Fill the gradient of the logits."""
     n, classes, length = sizes
     _GRAD.launch(

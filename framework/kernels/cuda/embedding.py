@@ -44,6 +44,15 @@ def add_rows(xp: Any, out: Any, grad: Any, index: Any) -> None:
     order = xp.argsort(index, kind="stable")
     count, width = (int(n) for n in grad.shape)
     _ADD_ROWS.launch(
-        xp, out.dtype, count, _THREADS, out, grad, index[order], order, count, width,
+        xp,
+        out.dtype,
+        count,
+        _THREADS,
+        out,
+        grad,
+        index[order],
+        order,
+        count,
+        width,
         int(out.shape[0]),
-    )  # fmt: skip
+    )

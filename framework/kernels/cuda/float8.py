@@ -115,6 +115,16 @@ def _run(xp: Any, kernel: CudaKernel, out: Any, x: Any, name: str) -> None:
     n = int(out.size)
     bits, least, largest, nan, overflow = _FORMATS[name]
     kernel.launch(
-        xp, np.dtype("float32"), blocks_for(n), THREADS, out, x, n, bits, least, largest, nan,
+        xp,
+        np.dtype("float32"),
+        blocks_for(n),
+        THREADS,
+        out,
+        x,
+        n,
+        bits,
+        least,
+        largest,
+        nan,
         overflow,
-    )  # fmt: skip
+    )

@@ -114,9 +114,13 @@ def _three(values: Any, missing: int) -> list[int]:
 def geometry(sizes: Any, out: Any) -> tuple[int, ...]:
     """Return window, stride, dilation, padding, image and positions as the kernels take them."""
     found = [
-        _three(sizes.kernel, 1), _three(sizes.stride, 1), _three(sizes.dilation, 1),
-        _three(sizes.low, 0), _three(sizes.input[2:], 1), _three(out, 1),
-    ]  # fmt: skip
+        _three(sizes.kernel, 1),
+        _three(sizes.stride, 1),
+        _three(sizes.dilation, 1),
+        _three(sizes.low, 0),
+        _three(sizes.input[2:], 1),
+        _three(out, 1),
+    ]
     return tuple(n for three in found for n in three)
 
 
@@ -136,9 +140,19 @@ def unroll(
     """
     count, channels = int(images.shape[0]), int(images.shape[1])
     _UNROLL.launch(
-        xp, columns.dtype, blocks_for(columns.size), THREADS, columns, images, count, channels,
-        lines[0], lines[1] - lines[0], int(beside), *sizes,
-    )  # fmt: skip
+        xp,
+        columns.dtype,
+        blocks_for(columns.size),
+        THREADS,
+        columns,
+        images,
+        count,
+        channels,
+        lines[0],
+        lines[1] - lines[0],
+        int(beside),
+        *sizes,
+    )
 
 
 def roll(
@@ -147,9 +161,18 @@ def roll(
     """Add columns (images, channels, window, positions) to where :func:`unroll` took them from."""
     count, channels = int(images.shape[0]), int(images.shape[1])
     _ROLL.launch(
-        xp, columns.dtype, blocks_for(prod(images.shape)), THREADS, columns, images, count,
-        channels, lines[0], lines[1] - lines[0], *sizes,
-    )  # fmt: skip
+        xp,
+        columns.dtype,
+        blocks_for(prod(images.shape)),
+        THREADS,
+        columns,
+        images,
+        count,
+        channels,
+        lines[0],
+        lines[1] - lines[0],
+        *sizes,
+    )
 
 
 def takes(images: Any) -> bool:

@@ -96,9 +96,7 @@ def _number(kind: str, value: float) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _plan(
-    a: Any, a_steps: Any, b: Any, b_steps: Any, out: Any, out_steps: Any, item: int
-) -> Any:  # fmt: skip
+def _plan(a: Any, a_steps: Any, b: Any, b_steps: Any, out: Any, out_steps: Any, item: int) -> Any:
     # The calls, each (operations, sizes, first operand, second, result, count). An operand is
     # (0 for a or 1 for b, offset in bytes, leading dimension, step in the batch).
     if min(len(a), len(b), len(out)) < 2:

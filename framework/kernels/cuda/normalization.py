@@ -218,21 +218,42 @@ def _size(affine: Any) -> int:
 
 
 def forward(
-    xp: Any, view: View, out: Any, mean: Any, var: Any, rstd: Any, x: Any, weight: Any, bias: Any,
+    xp: Any,
+    view: View,
+    out: Any,
+    mean: Any,
+    var: Any,
+    rstd: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
     eps: float,
-) -> None:  # fmt: skip
+) -> None:
     """Normalize; ``mean``, ``var``, ``weight`` and ``bias`` may be None."""
     arrays = (out, mean, var, rstd, x, weight, bias)
     _FORWARD.launch(
-        xp, out.dtype, view.means, THREADS, *(0 if a is None else a for a in arrays),
-        *view.numbers(), float(eps),
-    )  # fmt: skip
+        xp,
+        out.dtype,
+        view.means,
+        THREADS,
+        *(0 if a is None else a for a in arrays),
+        *view.numbers(),
+        float(eps),
+    )
 
 
 def backward(
-    xp: Any, view: View, dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any,
+    xp: Any,
+    view: View,
+    dx: Any,
+    dw: Any,
+    db: Any,
+    g: Any,
+    x: Any,
+    weight: Any,
+    mean: Any,
     rstd: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Compute the gradients of the input, the weight and the bias; ``dw`` is empty without one."""
     dw, weight, mean = (0 if a is None or not a.size else a for a in (dw, weight, mean))
     _BACKWARD.launch(

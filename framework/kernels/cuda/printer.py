@@ -38,11 +38,21 @@ _FUNCTIONS = {
 _TESTS = frozenset(["np.isfinite"])  # those that give a bool
 _CASTS = frozenset(["np.float32", "float"])
 _ARITHMETIC = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.BitOr: "|", ast.BitAnd: "&",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.BitOr: "|",
+    ast.BitAnd: "&",
+}
 _COMPARISONS = {
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
-}  # fmt: skip
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 _TAKEN = frozenset(  # words of C++, and names of the kernels' own
     ["double", "float", "int", "bool", "char", "short", "long", "auto", "this", "new", "T", "NAN"]
 )
@@ -76,9 +86,14 @@ class Printed:
             )
         sizes = [a.size for a in arrays]
         self.kernel.launch(
-            xp, arrays[0].dtype, blocks_for(max(sizes)), THREADS, *arrays, *sizes,
+            xp,
+            arrays[0].dtype,
+            blocks_for(max(sizes)),
+            THREADS,
+            *arrays,
+            *sizes,
             *map(float, numbers),
-        )  # fmt: skip
+        )
 
 
 @cache
@@ -103,9 +118,10 @@ class _Function:
         self.body = tree.body
         self.parameters = [a.arg for a in tree.args.args]
         indexed = {
-            n.value.id for n in ast.walk(tree)
+            n.value.id
+            for n in ast.walk(tree)
             if isinstance(n, ast.Subscript | ast.Attribute) and isinstance(n.value, ast.Name)
-        }  # fmt: skip
+        }
         self.arrays = sum(p in indexed for p in self.parameters)
         if any(p in indexed for p in self.parameters[self.arrays :]):
             self.refuse(tree, "arrays come before numbers")

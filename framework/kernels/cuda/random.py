@@ -82,15 +82,28 @@ def bits(xp: Any, out: Any, seed: int, counter: int) -> None:
     """Fill a flat uint32 array with the words from a counter on."""
     count = int(out.size)
     _BITS.launch(
-        xp, np.dtype("float32"), blocks_for(-(-count // 4)), THREADS, out, count, signed(seed),
+        xp,
+        np.dtype("float32"),
+        blocks_for(-(-count // 4)),
+        THREADS,
+        out,
+        count,
+        signed(seed),
         signed(counter),
-    )  # fmt: skip
+    )
 
 
 def dropout(
-    xp: Any, out: Any, x: Any, seed: int, offset: int, threshold: int, scale: float, shift: float,
+    xp: Any,
+    out: Any,
+    x: Any,
+    seed: int,
+    offset: int,
+    threshold: int,
+    scale: float,
+    shift: float,
     value: float,
-) -> None:  # fmt: skip
+) -> None:
     """``x * scale + shift`` where an element's word is at least ``threshold``, or ``value``."""
     count = int(out.size)
     _DROPOUT.launch(

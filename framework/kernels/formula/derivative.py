@@ -197,11 +197,17 @@ _RULES: dict[str, Callable[..., tuple[Any, ...]]] = {
     ),
     "neg": lambda g, a: (_neg(g),),
     "abs": lambda g, a: (
-        _apply("choose", _apply(">", a, _ZERO), g,
-               _apply("choose", _apply("<", a, _ZERO), _neg(g), _ZERO)),
+        _apply(
+            "choose",
+            _apply(">", a, _ZERO),
+            g,
+            _apply("choose", _apply("<", a, _ZERO), _neg(g), _ZERO),
+        ),
     ),
     "choose": lambda g, test, a, b: (
-        None, _apply("choose", test, g, _ZERO), _apply("choose", test, _ZERO, g),
+        None,
+        _apply("choose", test, g, _ZERO),
+        _apply("choose", test, _ZERO, g),
     ),
     "minimum": lambda g, a, n: (_apply("choose", _apply(">", a, n), _ZERO, g),),
     "maximum": lambda g, a, n: (_apply("choose", _apply("<", a, n), _ZERO, g),),
@@ -211,8 +217,6 @@ _RULES: dict[str, Callable[..., tuple[Any, ...]]] = {
     "log1p_of_fraction": lambda g, a: (_apply("/", g, _apply("+", _ONE, a)),),
     "sqrt": lambda g, a: (_apply("/", g, _apply("*", Constant(2), _apply("sqrt", a))),),
     "log_of_rest": lambda g, a: (_neg(_apply("/", g, _apply("-", _ONE, a))),),
-    "erf": lambda g, a: (
-        _times(g, _apply("*", _HEIGHT, _apply("exp", _neg(_apply("*", a, a))))),
-    ),
+    "erf": lambda g, a: (_times(g, _apply("*", _HEIGHT, _apply("exp", _neg(_apply("*", a, a))))),),
     "normal_cdf": lambda g, a, e: (_times(g, _apply("*", _DENSITY, e)),),
-}  # fmt: skip
+}

@@ -48,9 +48,13 @@ class Loop:
     """
 
     def __init__(
-        self, name: str, elements: list[str], count: int, steps: Steps,
+        self,
+        name: str,
+        elements: list[str],
+        count: int,
+        steps: Steps,
         written: list[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.elements, self.count, self.steps = name, elements, count, steps
         self.written = written
         self.constants: dict[str, str] = {}
@@ -67,11 +71,17 @@ class Loop:
         if not repeated:
             return "\n".join([*head, *self._walk("    ", self.elements, lines), ""])
         rest = [e for e in self.elements if e != "grad"]
-        return "\n".join([
-            *head, "    if grad.size == 1:", "        grad_i = grad[0]",
-            *self._walk("        ", rest, lines), "    else:",
-            *self._walk("        ", self.elements, lines), "",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                *head,
+                "    if grad.size == 1:",
+                "        grad_i = grad[0]",
+                *self._walk("        ", rest, lines),
+                "    else:",
+                *self._walk("        ", self.elements, lines),
+                "",
+            ]
+        )
 
     def _text_of_update(self, written: list[str]) -> str:
         tab, first = " " * 8, self.elements[0]
@@ -162,15 +172,18 @@ def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
     function = loop.py_func
     numbers = [GIVEN.format(k) for k in range(count)]
     here = [f"{e}_tile" for e in elements]
-    text = "\n".join([
-        f"def sums({', '.join(['first', 'last', 'out', *elements, *numbers])}):",
-        f"    tile = np.empty(TILE, {elements[0]}.dtype)",
-        "    for c in range(first, last):",
-        *[f"        {e}_tile = {e}[c * TILE : (c + 1) * TILE]" for e in elements],
-        f"        found = tile[: {here[0]}.size]",
-        f"        each({', '.join(['found', *here, *numbers])})",
-        "        out[c] = tile_sum(found)", "",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            f"def sums({', '.join(['first', 'last', 'out', *elements, *numbers])}):",
+            f"    tile = np.empty(TILE, {elements[0]}.dtype)",
+            "    for c in range(first, last):",
+            *[f"        {e}_tile = {e}[c * TILE : (c + 1) * TILE]" for e in elements],
+            f"        found = tile[: {here[0]}.size]",
+            f"        each({', '.join(['found', *here, *numbers])})",
+            "        out[c] = tile_sum(found)",
+            "",
+        ]
+    )
     known = {"np": np, "each": loop, "tile_sum": tile_sum.tile_sum, "TILE": tile_sum.TILE}
     known |= {"__name__": function.__module__}
     made = _defined(text, "sums", known, function.__module__, f"sums:{function.__qualname__}")
@@ -187,12 +200,15 @@ def listed_loop(loop: Any, count: int, arrays: int) -> Any:
     function = loop.py_func
     numbers = [GIVEN.format(k) for k in range(count)]
     vectors = [f"vector_at(table[row, {k}], size, like)" for k in range(arrays)]
-    text = "\n".join([
-        f"def listed({', '.join(['like', 'table', *numbers, 'first', 'last'])}):",
-        "    for row in range(first, last):",
-        f"        size = table[row, {arrays}]",
-        f"        each({', '.join([*vectors, *numbers])})", "",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            f"def listed({', '.join(['like', 'table', *numbers, 'first', 'last'])}):",
+            "    for row in range(first, last):",
+            f"        size = table[row, {arrays}]",
+            f"        each({', '.join([*vectors, *numbers])})",
+            "",
+        ]
+    )
     known = {"each": loop, "vector_at": memory.vector_at, "__name__": function.__module__}
     made = _defined(text, "listed", known, function.__module__, f"listed:{function.__qualname__}")
     made.__name__ = f"{function.__name__}_listed"

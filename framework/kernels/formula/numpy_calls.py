@@ -23,10 +23,19 @@ from .loop import GIVEN
 from .steps import Apply, Constant, Element, Local, Number, Steps
 
 _UFUNCS = {
-    "+": "add", "-": "subtract", "*": "multiply", "/": "true_divide",
-    "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
-    "==": "equal", "!=": "not_equal", "&": "logical_and", "|": "logical_or",
-}  # fmt: skip
+    "+": "add",
+    "-": "subtract",
+    "*": "multiply",
+    "/": "true_divide",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+    "==": "equal",
+    "!=": "not_equal",
+    "&": "logical_and",
+    "|": "logical_or",
+}
 
 
 @dataclass(slots=True)
@@ -195,9 +204,17 @@ class Calls:
         return found | {self.result: "out"}
 
     def _home(
-        self, k: int, owner: int, final: int, first: Any, last: Any, held: Any, call: _Call,
-        inputs: int, over_input: bool,
-    ) -> str:  # fmt: skip
+        self,
+        k: int,
+        owner: int,
+        final: int,
+        first: Any,
+        last: Any,
+        held: Any,
+        call: _Call,
+        inputs: int,
+        over_input: bool,
+    ) -> str:
         if owner == final:
             return "out"
         reads_out = call.apart and held.get("out", -1) == k
@@ -289,7 +306,10 @@ def _needed(value: Apply) -> tuple[Any, ...]:
 def numpy_function(calls: Calls, module: str, qualname: str) -> Any:
     """Return the function of some calls."""
     known: dict[str, Any] = {
-        "negate": negate, "special": special, "inf": float("inf"), "nan": float("nan"),
-    }  # fmt: skip
+        "negate": negate,
+        "special": special,
+        "inf": float("inf"),
+        "nan": float("nan"),
+    }
     exec(compile(calls.text(), f"<formula {module}.{qualname}>", "exec"), known)
     return known[calls.name]

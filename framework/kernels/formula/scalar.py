@@ -11,11 +11,20 @@ from .functions import PLAIN
 from .steps import Apply, Constant, Element, Local, Steps
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "<": operator.lt, "<=": operator.le,
-    ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-    "&": lambda a, b: a and b, "|": lambda a, b: a or b, "not": operator.not_,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "&": lambda a, b: a and b,
+    "|": lambda a, b: a or b,
+    "not": operator.not_,
     "neg": operator.neg,
-}  # fmt: skip
+}
 
 
 def _divide(a: float, b: float) -> float:

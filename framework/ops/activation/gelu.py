@@ -79,9 +79,11 @@ def _gelu_infer(input, *, approximate):
 
 
 @op(
-    **HIDDEN, infer=_gelu_infer, flops=per_element(20),
+    **HIDDEN,
+    infer=_gelu_infer,
+    flops=per_element(20),
     samples=_gelu_attributes(singles),
-)  # fmt: skip
+)
 @formula
 def gelu(input, *, approximate="none"):
     """Apply GELU: ``input * Phi(input)``, Phi the cumulative normal distribution.
@@ -103,9 +105,10 @@ def gelu(input, *, approximate="none"):
 
 
 @op(
-    infer=gradient_infer(), flops=per_element(35),
+    infer=gradient_infer(),
+    flops=per_element(35),
     samples=_gelu_attributes(_gradients),
-)  # fmt: skip
+)
 @formula
 def _gelu_backward(grad, input, *, approximate):
     """Backward of gelu: ``grad`` times its derivative."""
@@ -204,9 +207,12 @@ def _softpluses(make):
 
 
 @op(
-    **HIDDEN, infer=floating("softplus"), flops=per_element(20),
-    samples=_softpluses, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    **HIDDEN,
+    infer=floating("softplus"),
+    flops=per_element(20),
+    samples=_softpluses,
+    autocast=WIDE_ON_CUDA,
+)
 @formula
 def softplus(input, *, beta=1.0, threshold=20.0):
     """Apply softplus: ``log(1 + exp(beta * input)) / beta``, linear above ``threshold``.
@@ -226,9 +232,10 @@ def _softplus_gradients(make):
 
 
 @op(
-    infer=gradient_infer(), flops=per_element(14),
+    infer=gradient_infer(),
+    flops=per_element(14),
     samples=_softplus_gradients,
-)  # fmt: skip
+)
 @formula
 def _softplus_backward(grad, input, *, beta, threshold):
     """``grad * sigmoid(beta * input)``; ``grad`` where beta * input > threshold."""
@@ -250,9 +257,11 @@ def _(g, grad, input, beta, threshold):
 
 
 @op(
-    **HIDDEN, infer=floating("logsigmoid"), flops=per_element(20),
+    **HIDDEN,
+    infer=floating("logsigmoid"),
+    flops=per_element(20),
     samples=singles,
-)  # fmt: skip
+)
 @formula
 def logsigmoid(input):
     """Apply ``log(sigmoid(input))``, as ``min(x, 0) - log1p(exp(-|x|))``.

@@ -77,9 +77,11 @@ def _glu_slope_samples(make):
 
 
 @op(
-    infer=lambda grad, input, *, dim: (input, grad), scratch=("share",),
-    flops=per_element(8), samples=_glu_slope_samples,
-)  # fmt: skip
+    infer=lambda grad, input, *, dim: (input, grad),
+    scratch=("share",),
+    flops=per_element(8),
+    samples=_glu_slope_samples,
+)
 def _glu_backward(xp, out, share, grad, input, *, dim):
     """Backward of glu: ``grad`` times the derivative in both halves."""
     value, gate = _halves(input, dim)
@@ -148,9 +150,13 @@ def _prelu_infer(input, weight):
 
 
 @op(
-    infer=_prelu_infer, scratch=("low",), promote="same", flops=per_element(4),
-    samples=_prelus, autocast="low",
-)  # fmt: skip
+    infer=_prelu_infer,
+    scratch=("low",),
+    promote="same",
+    flops=per_element(4),
+    samples=_prelus,
+    autocast="low",
+)
 def _prelu(xp, out, low, input, weight):
     """``max(input, 0) + weight * min(input, 0)``."""
     xp.minimum(input, 0, out=low)
@@ -169,9 +175,11 @@ def _prelu_slope_infer(grad, input, weight):
 
 
 @op(
-    infer=_prelu_slope_infer, scratch=("above",), flops=per_element(2),
+    infer=_prelu_slope_infer,
+    scratch=("above",),
+    flops=per_element(2),
     samples=_prelu_gradients,
-)  # fmt: skip
+)
 def _prelu_backward(xp, out, above, grad, input, weight):
     """``grad`` where ``input`` is above zero, else ``weight * grad``."""
     xp.greater(input, 0, out=above)
@@ -189,9 +197,11 @@ def _weight_slope_infer(grad, input, *, shape):
 
 
 @op(
-    infer=_weight_slope_infer, scratch=("each", "above"),
-    flops=per_element(3), samples=_weight_gradients,
-)  # fmt: skip
+    infer=_weight_slope_infer,
+    scratch=("each", "above"),
+    flops=per_element(3),
+    samples=_weight_gradients,
+)
 def _prelu_weight_backward(xp, out, each, above, grad, input, *, shape):
     """Backward of prelu for the weight: sum ``grad * input`` over the negative elements."""
     xp.greater(input, 0, out=above)

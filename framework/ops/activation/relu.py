@@ -85,9 +85,14 @@ def _relu_infer(input):
 
 
 @op(
-    inplace="relu_", infer=_relu_infer, flops=per_element(1), samples=singles,
-    real=True, elementwise=True, one_write=True,
-)  # fmt: skip
+    inplace="relu_",
+    infer=_relu_infer,
+    flops=per_element(1),
+    samples=singles,
+    real=True,
+    elementwise=True,
+    one_write=True,
+)
 def _relu(xp, out, input):
     """Apply ``max(input, 0)``. Keeps the result."""
     xp.maximum(input, 0, out=out)
@@ -127,9 +132,11 @@ def _slopes(make):
 
 
 @op(
-    infer=floating("leaky_relu"), flops=per_element(3),
-    inplace="_leaky_relu_", samples=_slopes,
-)  # fmt: skip
+    infer=floating("leaky_relu"),
+    flops=per_element(3),
+    inplace="_leaky_relu_",
+    samples=_slopes,
+)
 @formula
 def _leaky_relu(input, *, negative_slope):
     """``max(input, 0) + negative_slope * min(input, 0)`` for a slope >= 0. Keeps the result."""
@@ -142,10 +149,14 @@ def _(g, out, negative_slope):
 
 
 leaky_relu_with_bitmask = with_bitmask(
-    _leaky_relu, "_leaky_relu_with_bitmask", lambda dtype, negative_slope: (0.0, INFINITY),
-    "leaky_relu", lambda dtype, negative_slope: (negative_slope,), of_result=False,
+    _leaky_relu,
+    "_leaky_relu_with_bitmask",
+    lambda dtype, negative_slope: (0.0, INFINITY),
+    "leaky_relu",
+    lambda dtype, negative_slope: (negative_slope,),
+    of_result=False,
     nan_inside=False,
-)  # fmt: skip
+)
 
 
 @leaky_relu_with_bitmask.vjp("input")
@@ -192,9 +203,11 @@ def _hardtanh_infer(input, *, min_val, max_val):
 
 
 @op(
-    infer=_hardtanh_infer, flops=per_element(2), samples=_bounds,
+    infer=_hardtanh_infer,
+    flops=per_element(2),
+    samples=_bounds,
     inplace="_hardtanh_",
-)  # fmt: skip
+)
 def _hardtanh(xp, out, input, *, min_val, max_val):
     """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
     if out.dtype.kind in "iu":
@@ -215,9 +228,13 @@ def _limits(dtype, min_val, max_val):
 
 
 hardtanh_with_bitmask = with_bitmask(
-    _hardtanh, "_hardtanh_with_bitmask", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2,
+    _hardtanh,
+    "_hardtanh_with_bitmask",
+    _limits,
+    "limit",
+    lambda *a, **k: _limits(*a, **k) * 2,
     nan_inside=False,
-)  # fmt: skip
+)
 
 
 @hardtanh_with_bitmask.vjp("input")
@@ -253,9 +270,11 @@ def relu6(input, inplace=False):
 
 
 @op(
-    infer=floating("hardsigmoid"), flops=per_element(4),
-    inplace="_hardsigmoid_", samples=singles,
-)  # fmt: skip
+    infer=floating("hardsigmoid"),
+    flops=per_element(4),
+    inplace="_hardsigmoid_",
+    samples=singles,
+)
 @formula(fused=False)
 def _hardsigmoid(input):
     """``min(max(input + 3, 0), 6) / 6``. Keeps the result."""
@@ -268,9 +287,13 @@ def _(g, out):
 
 
 hardsigmoid_with_bitmask = with_bitmask(
-    _hardsigmoid, "_hardsigmoid_with_bitmask", lambda dtype: (0.0, 1.0), "hardsigmoid",
-    lambda dtype: (), nan_inside=False,
-)  # fmt: skip
+    _hardsigmoid,
+    "_hardsigmoid_with_bitmask",
+    lambda dtype: (0.0, 1.0),
+    "hardsigmoid",
+    lambda dtype: (),
+    nan_inside=False,
+)
 
 
 @hardsigmoid_with_bitmask.vjp("input")
@@ -313,9 +336,10 @@ def gradient_infer(*extra):
 
 
 @op(
-    infer=gradient_infer(), flops=per_element(4),
+    infer=gradient_infer(),
+    flops=per_element(4),
     samples=gradient_samples,
-)  # fmt: skip
+)
 @formula
 def _hardswish_backward(grad, input):
     """Backward of hardswish: ``grad`` times its derivative."""
@@ -358,9 +382,10 @@ def softsign(input):
 
 
 @op(
-    infer=gradient_infer(), flops=per_element(4),
+    infer=gradient_infer(),
+    flops=per_element(4),
     samples=gradient_samples,
-)  # fmt: skip
+)
 @formula
 def _softsign_backward(grad, input):
     """``grad / (1 + |input|) ** 2``."""

@@ -100,9 +100,12 @@ def _threshold_infer(input, *, threshold, value):
 
 
 @op(
-    infer=_threshold_infer, scratch=("mask",), flops=per_element(1),
-    samples=_thresholds, inplace="_threshold_",
-)  # fmt: skip
+    infer=_threshold_infer,
+    scratch=("mask",),
+    flops=per_element(1),
+    samples=_thresholds,
+    inplace="_threshold_",
+)
 def _threshold(xp, out, mask, input, *, threshold, value):
     """``input`` above ``threshold``, else ``value``."""
     xp.less_equal(input, threshold, out=mask)
@@ -117,10 +120,13 @@ def _(g, input, threshold):
 
 
 threshold_with_bitmask = with_bitmask(
-    _threshold, "_threshold_with_bitmask",
+    _threshold,
+    "_threshold_with_bitmask",
     lambda dtype, threshold, value: (float(dtype.type(threshold)), INFINITY),
-    "threshold", lambda dtype, threshold, value: (threshold, value), of_result=False,
-)  # fmt: skip
+    "threshold",
+    lambda dtype, threshold, value: (threshold, value),
+    of_result=False,
+)
 
 
 @threshold_with_bitmask.vjp("input")

@@ -77,9 +77,12 @@ def _pair_samples(make):
 
 
 @op(
-    infer=_softmax_infer, scratch=("row",), flops=per_element(5),
-    samples=_softmax_samples, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    infer=_softmax_infer,
+    scratch=("row",),
+    flops=per_element(5),
+    samples=_softmax_samples,
+    autocast=WIDE_ON_CUDA,
+)
 def _softmax(xp, out, row, input, *, dim):
     """Softmax along ``dim``: exponentiate and divide by the sum, the maximum subtracted first."""
     if not input.size:
@@ -108,9 +111,12 @@ def _(g, out, dim):
 
 
 @op(
-    infer=_pair_infer, promote="same", scratch=("row",),
-    flops=per_element(4), samples=_pair_samples,
-)  # fmt: skip
+    infer=_pair_infer,
+    promote="same",
+    scratch=("row",),
+    flops=per_element(4),
+    samples=_pair_samples,
+)
 def _softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of softmax: ``(incoming - sum(incoming * output)) * output``."""
     axis = dim if output.ndim else ()
@@ -143,9 +149,12 @@ def _(g, incoming, output, dim):
 
 
 @op(
-    infer=_log_softmax_infer, scratch=("largest", "row"), flops=per_element(5),
-    samples=_softmax_samples, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    infer=_log_softmax_infer,
+    scratch=("largest", "row"),
+    flops=per_element(5),
+    samples=_softmax_samples,
+    autocast=WIDE_ON_CUDA,
+)
 def _log_softmax(xp, out, largest, row, input, *, dim):
     """Subtract the logarithm of the sum of exponentials along ``dim``."""
     if not input.size:
@@ -176,9 +185,12 @@ def _(g, out, dim):
 
 
 @op(
-    infer=_pair_infer, promote="same", scratch=("row",),
-    flops=per_element(4), samples=_pair_samples,
-)  # fmt: skip
+    infer=_pair_infer,
+    promote="same",
+    scratch=("row",),
+    flops=per_element(4),
+    samples=_pair_samples,
+)
 def _log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of log_softmax: ``incoming - exp(output) * sum(incoming)``."""
     total(xp, incoming, dim if output.ndim else (), row)

@@ -61,9 +61,13 @@ def _rrelus(make):
 
 
 @op(
-    infer=_rrelu_infer, returns=("out", "bitmask"), scratch=("work", "words"),
-    layout=contiguous, flops=per_element(3), samples=_rrelus,
-)  # fmt: skip
+    infer=_rrelu_infer,
+    returns=("out", "bitmask"),
+    scratch=("work", "words"),
+    layout=contiguous,
+    flops=per_element(3),
+    samples=_rrelus,
+)
 def _rrelu(xp, out, bitmask, work, words, input, rng, *, lower, upper):
     """Randomized leaky ReLU, and the bitmask of elements above 0."""
     fill_bitmask(xp, bitmask, work, input, 0.0, INFINITY)
@@ -96,9 +100,11 @@ def _slope_samples(make):
 
 @op(
     scratch=("work", "words"),
-    infer=lambda grad, *_, **__: (grad, bitmask_specs(grad)[1], _words_of(grad)), layout=contiguous,
-    flops=per_element(3), samples=_slope_samples,
-)  # fmt: skip
+    infer=lambda grad, *_, **__: (grad, bitmask_specs(grad)[1], _words_of(grad)),
+    layout=contiguous,
+    flops=per_element(3),
+    samples=_slope_samples,
+)
 def _rrelu_backward(xp, out, work, words, grad, bitmask, rng, *, lower, upper):
     """Backward of rrelu: ``grad`` times the slope drawn for each element not above 0."""
     _sloped(xp, out, bitmask, work, words, grad, rng, lower, upper)

@@ -143,9 +143,16 @@ def multi_head_attention_forward(
     _check_sizes(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight)
     size = embed // num_heads
     q, k, v = _projected(
-        query, key, value, in_proj_weight, in_proj_bias, q_proj_weight, k_proj_weight,
-        v_proj_weight, use_separate_proj_weight,
-    )  # fmt: skip
+        query,
+        key,
+        value,
+        in_proj_weight,
+        in_proj_bias,
+        q_proj_weight,
+        k_proj_weight,
+        v_proj_weight,
+        use_separate_proj_weight,
+    )
     attn_mask = _shaped(attn_mask, batch, num_heads, length, source)
     _check_given(bias_k, bias_v, static_k, static_v, batch * num_heads, size)
     if bias_k is not None:

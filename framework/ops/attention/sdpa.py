@@ -54,9 +54,11 @@ def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale, ord
     tiling = Tiling(query.shape, key.shape, causal, dtype.itemsize, query.on_host)
     out = Spec((*[query.shape[d] for d in order], value.shape[3]), query.dtype)
     lse = Spec((*query.shape[:3], 1), dtype)
-    return out, lse, *workspaces(
-        query, key, attn_mask, p=p, causal=causal, tiling=tiling, dtype=dtype
-    )  # fmt: skip
+    return (
+        out,
+        lse,
+        *workspaces(query, key, attn_mask, p=p, causal=causal, tiling=tiling, dtype=dtype),
+    )
 
 
 def _attention_samples(make):
@@ -79,11 +81,15 @@ def _attention_samples(make):
 
 
 @op(
-    infer=_attention_infer, aux=("lse",),
+    infer=_attention_infer,
+    aux=("lse",),
     scratch=("scores", "hidden", "words", "drawn", "kept"),
-    promote=("same", ("query", "key", "value")), layout=rows_ready, flops=attention_flops,
-    samples=_attention_samples, autocast="low",
-)  # fmt: skip
+    promote=("same", ("query", "key", "value")),
+    layout=rows_ready,
+    flops=attention_flops,
+    samples=_attention_samples,
+    autocast="low",
+)
 def _attention(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
     p, causal, scale, order=HEADS,

@@ -69,13 +69,23 @@ def _grad_infer(grad, query, key, value, attn_mask, rng, result, lse, *, p, caus
 
 
 @op(
-    infer=_grad_infer, returns=("dq", "dk", "dv", "dmask"),
+    infer=_grad_infer,
+    returns=("dq", "dk", "dv", "dmask"),
     scratch=(
-        "scores", "grads", "hidden", "words", "drawn", "kept", "products", "weighted", "summed"
+        "scores",
+        "grads",
+        "hidden",
+        "words",
+        "drawn",
+        "kept",
+        "products",
+        "weighted",
+        "summed",
     ),
-    layout=rows_ready, samples=_grad_samples,
+    layout=rows_ready,
+    samples=_grad_samples,
     flops=lambda grad, query, key, value, *_, **a: 5 * attention_flops(query, key, value, **a) // 2,
-)  # fmt: skip
+)
 def _attention_grad(
     xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, products, weighted, summed,
     grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
@@ -170,9 +180,11 @@ def _scores_on_gpu(grad, query, key, *_, **__):
 
 
 @_attention_grad.kernel(
-    "cuda", when=lambda grad, *rest, bias, **a: not bias and on_gpu.supported(*rest, **a),
-    layout=rows_ready, scratch=_scores_on_gpu,
-)  # fmt: skip
+    "cuda",
+    when=lambda grad, *rest, bias, **a: not bias and on_gpu.supported(*rest, **a),
+    layout=rows_ready,
+    scratch=_scores_on_gpu,
+)
 def _(
     xp, dq, dk, dv, dmask, scores, grads, grad, query, key, value, attn_mask, rng, result, lse, *,
     p, causal, scale, bias,

@@ -78,9 +78,10 @@ def _convert_samples(make):
 
 
 @op(
-    half="exact", samples=_convert_samples,
+    half="exact",
+    samples=_convert_samples,
     infer=lambda input, *, dtype: input.like(dtype=dtype),
-)  # fmt: skip
+)
 def _convert(xp, out, input, *, dtype):
     """Convert to another dtype."""
     cast_into(xp, out, input)
@@ -122,9 +123,12 @@ def _copy_samples(make):
 
 
 @op(
-    inplace="_copy_", infer=_copy_infer, half="exact", samples=_copy_samples,
+    inplace="_copy_",
+    infer=_copy_infer,
+    half="exact",
+    samples=_copy_samples,
     one_write=True,
-)  # fmt: skip
+)
 def _copy(xp, out, input, src):
     """Return the values of ``src`` in the shape and dtype of ``input``."""
     cast_into(xp, out, src)
@@ -183,9 +187,12 @@ def _fill_samples(make):
 
 
 @op(
-    inplace="fill_", infer=_fill_infer, half="exact", samples=_fill_samples,
+    inplace="fill_",
+    infer=_fill_infer,
+    half="exact",
+    samples=_fill_samples,
     one_write=True,
-)  # fmt: skip
+)
 def _fill(xp, out, input, value):
     """Return a tensor of one value in the shape and dtype of ``input``."""
     cast_into(xp, out, value)
@@ -328,9 +335,15 @@ def move(input: Tensor, where: device) -> Tensor:
 
 @function(method=True, public=False)
 def to(
-    input: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-    non_blocking: bool = False, memory_format: Any = None, other: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    copy: bool = False,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+    other: Tensor | None = None,
+) -> Tensor:
     """Convert to a dtype, a device, or those of another tensor; returns itself if nothing changes.
 
     Accepts ``to(dtype)``, ``to(device)``, ``to(device, dtype)``, ``to(other)`` and the keywords.

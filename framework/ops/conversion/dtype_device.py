@@ -12,10 +12,19 @@ from ..creation.legacy_types import LEGACY_TYPES
 from ..registry import function
 
 _NAMES = {
-    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16",
-    "int": "int32", "long": "int64", "short": "int16", "char": "int8", "byte": "uint8",
-    "bool": "bool_", "cfloat": "complex64", "cdouble": "complex128",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+    "bool": "bool_",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+}
 
 
 def _by_name(name: str, wanted: dtype_class) -> Any:
@@ -103,10 +112,13 @@ def type_as(input: Tensor, other: Tensor) -> Tensor:
 
 @function(
     names={
-        "tensor": "tensor1", "scalar1": "tensor1", "other": "tensor2", "scalar": "tensor2",
+        "tensor": "tensor1",
+        "scalar1": "tensor1",
+        "other": "tensor2",
+        "scalar": "tensor2",
         "scalar2": "tensor2",
     }
-)  # fmt: skip
+)
 def result_type(tensor1: Any, tensor2: Any) -> dtype_class:
     """Return the dtype of arithmetic between two tensors or numbers.
 

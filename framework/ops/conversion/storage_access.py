@@ -73,9 +73,16 @@ def share_memory_(input: Tensor) -> Tensor:
 
 @function()
 def from_file(
-    filename: Any, shared: bool | None = None, size: int = 0, *, dtype: Any = None,
-    layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    filename: Any,
+    shared: bool | None = None,
+    size: int = 0,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+) -> Tensor:
     """Map a file as a 1-d tensor: its bytes are read when they are first used.
 
     Args:
@@ -116,9 +123,12 @@ def is_set_to(input: Tensor, tensor: Tensor) -> bool:
 
 @function(method=True, public=False)
 def set_(
-    input: Tensor, source: Any = None, storage_offset: int | None = None, size: Any = None,
+    input: Tensor,
+    source: Any = None,
+    storage_offset: int | None = None,
+    size: Any = None,
     stride: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Set this tensor to another's storage, shape and strides; without one, make it empty.
 
     Args:

@@ -114,8 +114,10 @@ class Direct(_Direct):
         if self.back:
             # Positions that lead to each phase of the input; the first and the last of all.
             self.first = [low // s for low, s in zip(self.low, self.stride, strict=True)]
-            last = [(n - 1 + low) // s for n, low, s in
-                    zip(self.size, self.low, self.stride, strict=True)]  # fmt: skip
+            last = [
+                (n - 1 + low) // s
+                for n, low, s in zip(self.size, self.low, self.stride, strict=True)
+            ]
             self.positions = tuple(b - a + 1 for a, b in zip(self.first, last, strict=True))
         else:
             self.first, self.positions = [0, 0, 0], self.out
@@ -166,9 +168,9 @@ class Direct(_Direct):
             firsts = [[a + f for a, f in zip(at, p, strict=True)] for p in self.phases]
             for tap in self.taps:
                 at = which[tuple(p[t] for p, t in zip(self.phase, tap, strict=True))] * volume
-                found.append(at + sum(
-                    x[t] * p for x, t, p in zip(self.shift, tap, pitches, strict=True)
-                ))  # fmt: skip
+                found.append(
+                    at + sum(x[t] * p for x, t, p in zip(self.shift, tap, pitches, strict=True))
+                )
             order = range(len(self.taps))
             phases = [[0, len(self.taps), *begin, *positions]]
             step, to = self.stride, (1, 1, 1)
@@ -189,10 +191,15 @@ class Direct(_Direct):
                 for k, tap in enumerate(self.taps):
                     if all(p[t] == f for p, t, f in zip(self.phase, tap, phase, strict=True)):
                         order.append(k)
-                        found.append(base + sum(
-                            (m - x[t]) * p for m, x, t, p in
-                            zip(self.margin, self.shift, tap, pitches, strict=True)
-                        ))  # fmt: skip
+                        found.append(
+                            base
+                            + sum(
+                                (m - x[t]) * p
+                                for m, x, t, p in zip(
+                                    self.margin, self.shift, tap, pitches, strict=True
+                                )
+                            )
+                        )
                 phases.append([start, len(order), *to_first, *extent])
             step, to = (1, 1, 1), self.stride
         firsts, order, found, phases = (
@@ -219,10 +226,20 @@ class Direct(_Direct):
                     known[m - n, r, s] = self._tables(m - n, r, s)
                 layout, sums = self._buffers(m - n, s - r)
                 convolve(
-                    out, room[:layout], room[layout : layout + sums],
-                    room[layout + sums : layout + sums + self.packed], source, flat, given,
-                    self.groups, (n, m), panels, self.beside, self.strides, *known[m - n, r, s],
-                )  # fmt: skip
+                    out,
+                    room[:layout],
+                    room[layout : layout + sums],
+                    room[layout + sums : layout + sums + self.packed],
+                    source,
+                    flat,
+                    given,
+                    self.groups,
+                    (n, m),
+                    panels,
+                    self.beside,
+                    self.strides,
+                    *known[m - n, r, s],
+                )
 
         self.side_by_side(body)
 
@@ -240,9 +257,10 @@ class DirectWeight(_Direct):
         starts: list[int] = []
         self.places = []
         for tap in self.taps:
-            at = sum(
-                t * d * p for t, d, p in zip(tap, self.dilation, pitches, strict=True)
-            ) * self.channels  # fmt: skip
+            at = (
+                sum(t * d * p for t, d, p in zip(tap, self.dilation, pitches, strict=True))
+                * self.channels
+            )
             if not starts or at >= starts[-1] + self.lanes:
                 starts.append(at)
             self.places.append((len(starts) - 1) * self.lanes + at - starts[-1])

@@ -95,9 +95,14 @@ def _conv_samples(make):
 
 
 @op(
-    infer=_conv_infer, scratch=("columns",), promote="same", layout=contiguous,
-    flops=_conv_flops, samples=_conv_samples, autocast="low",
-)  # fmt: skip
+    infer=_conv_infer,
+    scratch=("columns",),
+    promote="same",
+    layout=contiguous,
+    flops=_conv_flops,
+    samples=_conv_samples,
+    autocast="low",
+)
 def _conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     """Slide ``weight`` over ``input`` and contract channels: cross-correlation, as PyTorch's."""
     geometry = (stride, padding, dilation, groups)
@@ -127,13 +132,15 @@ def _input_grad_samples(make):
 
 
 @op(
-    infer=_input_grad_infer, scratch=("columns",), promote="same",
-    layout=contiguous, flops=lambda grad, weight, **_: 2 * grad.numel * prod(weight.shape[1:]),
-    samples=_input_grad_samples, autocast="low",
-)  # fmt: skip
-def _conv_input_grad(
-    xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
-):  # fmt: skip
+    infer=_input_grad_infer,
+    scratch=("columns",),
+    promote="same",
+    layout=contiguous,
+    flops=lambda grad, weight, **_: 2 * grad.numel * prod(weight.shape[1:]),
+    samples=_input_grad_samples,
+    autocast="low",
+)
+def _conv_input_grad(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
     """Spread ``grad`` back over the windows it came from: the adjoint of ``_conv`` in its input."""
     geometry = (stride, padding, dilation, groups)
     _run(INPUT, False, xp, (columns,), out, weight, grad, None, *geometry)
@@ -162,15 +169,18 @@ def _weight_grad_samples(make):
 
 
 @op(
-    infer=_weight_grad_infer, scratch=("columns", "rows", "sums"),
-    promote="same", layout=contiguous, flops=lambda input, grad, *, kernel, groups, **_: (
+    infer=_weight_grad_infer,
+    scratch=("columns", "rows", "sums"),
+    promote="same",
+    layout=contiguous,
+    flops=lambda input, grad, *, kernel, groups, **_: (
         2 * grad.numel * input.shape[1] // groups * prod(kernel)
     ),
     samples=_weight_grad_samples,
-)  # fmt: skip
+)
 def _conv_weight_grad(
     xp, out, columns, rows, sums, input, grad, *, kernel, stride, padding, dilation, groups
-):  # fmt: skip
+):
     """Correlate ``input`` with ``grad``: the adjoint of ``_conv`` in its weight."""
     geometry = (stride, padding, dilation, groups)
     _run(WEIGHT, False, xp, (columns, rows, sums), input, out, grad, None, *geometry)

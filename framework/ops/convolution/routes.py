@@ -52,21 +52,26 @@ TABLE = (
     Row(Sliding, ALL, lambda s: s.compiled and s.depthwise and s.neighboring, "none"),
     Row(Depthwise, ALL, lambda s: s.compiled and s.depthwise, "none"),
     Row(
-        Direct, (OUT, INPUT), lambda s: s.compiled and s.taps >= TAPS and not s.pointwise,
+        Direct,
+        (OUT, INPUT),
+        lambda s: s.compiled and s.taps >= TAPS and not s.pointwise,
         "a tile with its padding, its sums and packed weights, for each thread",
     ),
     Row(
-        DirectWeight, (WEIGHT,),
+        DirectWeight,
+        (WEIGHT,),
         lambda s: s.compiled and not (s.pointwise and prod(s.out) <= FEW),
         "a tile of the input and one of the gradient, and sums as long as the weight's gradient "
         "or a few of its panels, for each thread",
     ),
     Row(Pointwise, (OUT, INPUT), lambda s: s.pointwise, "none"),
     Row(
-        Columns, ALL, lambda s: True,
+        Columns,
+        ALL,
+        lambda s: True,
         "the columns of a tile; for the weight its tile of the gradient too, and a product",
     ),
-)  # fmt: skip
+)
 
 
 @lru_cache(maxsize=KEPT)

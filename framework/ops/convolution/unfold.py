@@ -24,9 +24,11 @@ def _counts(size, kernel, dilation, padding, stride):
 def _checked_counts(name, size, kernel, dilation, padding, stride):
     """The same, of arguments that a user gave."""
     for what, values, least in (
-        ("kernel_size", kernel, 1), ("dilation", dilation, 1), ("stride", stride, 1),
+        ("kernel_size", kernel, 1),
+        ("dilation", dilation, 1),
+        ("stride", stride, 1),
         ("padding", padding, 0),
-    ):  # fmt: skip
+    ):
         if min(values) < least:
             bound = "greater than zero" if least else "non-negative"
             raise RuntimeError(f"{name}: {what} should be {bound}, but got {values}.")
@@ -68,9 +70,11 @@ def _columns_samples(make):
 
 
 @op(
-    infer=_columns_infer, half="exact", flops=lambda *_, **__: 0,
+    infer=_columns_infer,
+    half="exact",
+    flops=lambda *_, **__: 0,
     samples=_columns_samples,
-)  # fmt: skip
+)
 def _columns(xp, out, input, *, kernel, dilation, padding, stride):
     """Every window of an image as a column, zeros where it reaches beyond."""
     size = input.shape[-2:]
@@ -143,9 +147,11 @@ def _(g, kernel, dilation, padding, stride):
 
 def _pairs(kernel_size, dilation, padding, stride):
     return (
-        several("kernel_size", kernel_size, 2), several("dilation", dilation, 2),
-        several("padding", padding, 2), several("stride", stride, 2),
-    )  # fmt: skip
+        several("kernel_size", kernel_size, 2),
+        several("dilation", dilation, 2),
+        several("padding", padding, 2),
+        several("stride", stride, 2),
+    )
 
 
 @function(public=False)

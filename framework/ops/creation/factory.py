@@ -123,8 +123,16 @@ def place_of(device: Any) -> as_device:
 
 
 _COMPUTED = (
-    "arange", "eye", "linspace", "logspace", "rand", "randint", "randn", "randperm", "range",
-)  # fmt: skip
+    "arange",
+    "eye",
+    "linspace",
+    "logspace",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
+    "range",
+)
 
 
 def check_made(name: str, dtype: dtype_class) -> None:
@@ -251,7 +259,7 @@ def natural_dtype(*values: Any) -> dtype_class:
 
 def like(
     name: str, input: Any, dtype: Any, device: Any, requires_grad: bool = False, layout: Any = None
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Allocate a tensor with another's shape, and its dtype and device unless given."""
     if not isinstance(input, Tensor):
         raise TypeError(

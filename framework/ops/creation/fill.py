@@ -41,10 +41,16 @@ from .from_data import copied
 
 @function()
 def empty(
-    *size: Any, out: Tensor | None = None, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-    memory_format: Any = None, **named: Any,
-) -> Tensor:  # fmt: skip
+    *size: Any,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: Any = None,
+    **named: Any,
+) -> Tensor:
     """Create an uninitialized tensor."""
     if layout is not None:
         need_strided("empty", layout)
@@ -57,9 +63,15 @@ def empty(
 
 @function()
 def zeros(
-    *size: Any, out: Tensor | None = None, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **named: Any,
-) -> Tensor:  # fmt: skip
+    *size: Any,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    **named: Any,
+) -> Tensor:
     """Create a tensor of zeros."""
     if layout is not None:
         need_strided("zeros", layout)
@@ -70,9 +82,15 @@ def zeros(
 
 @function()
 def ones(
-    *size: Any, out: Tensor | None = None, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **named: Any,
-) -> Tensor:  # fmt: skip
+    *size: Any,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    **named: Any,
+) -> Tensor:
     """Create a tensor of ones."""
     if layout is not None:
         need_strided("ones", layout)
@@ -83,9 +101,16 @@ def ones(
 
 @function()
 def full(
-    size: Any, fill_value: Any, *, out: Tensor | None = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    size: Any,
+    fill_value: Any,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create a tensor of one value, whose type determines the dtype unless given."""
     if layout is not None:
         need_strided("full", layout)
@@ -109,9 +134,14 @@ def full(
 
 @function()
 def scalar_tensor(
-    s: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    s: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create a 0-d tensor of the default dtype."""
     if layout is not None:
         need_strided("scalar_tensor", layout)
@@ -122,9 +152,15 @@ def scalar_tensor(
 
 @function()
 def empty_strided(
-    size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    size: Any,
+    stride: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create an uninitialized tensor with given strides, counted in elements."""
     if layout is not None:
         need_strided("empty_strided", layout)
@@ -146,9 +182,15 @@ def empty_strided(
 
 @function()
 def empty_permuted(
-    size: Any, physical_layout: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    size: Any,
+    physical_layout: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create an uninitialized dense tensor with a given physical order of dims.
 
     Args:
@@ -182,9 +224,15 @@ def empty_permuted(
 
 @function()
 def empty_like(
-    input: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """Create an uninitialized tensor of another's shape, dtype and device."""
     if isinstance(input, Tensor) and input.layout is not strided is not layout:
         made: Any = input
@@ -196,9 +244,15 @@ def empty_like(
 
 @function()
 def zeros_like(
-    input: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """Create zeros of another tensor's shape, dtype and device."""
     if isinstance(input, Tensor) and input.layout is not strided is not layout:
         made: Any = input
@@ -208,27 +262,46 @@ def zeros_like(
 
 @function()
 def ones_like(
-    input: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """Create ones of another tensor's shape, dtype and device."""
     return put(like("ones_like", input, dtype, device, requires_grad, layout), 1)
 
 
 @function()
 def full_like(
-    input: Tensor, fill_value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """Create a tensor of one value in another's shape, dtype and device."""
     return put(like("full_like", input, dtype, device, requires_grad, layout), scalar(fill_value))
 
 
 @function(method=True, public=False)
 def new_tensor(
-    input: Tensor, data: Any, *, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    layout: Any = None,
+    pin_memory: bool = False,
+) -> Tensor:
     """Copy data into a new tensor of this one's dtype and device."""
     if layout is not None:
         need_strided("new_tensor", layout)
@@ -244,7 +317,7 @@ def _new_like(
     dtype: Any,
     device: Any,
     named: dict[str, Any] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     wanted = input.dtype if dtype is None else dtype_of(name, dtype)
     where = input.device if device is None else as_device(device)
     shape = shape_of(name, size) if named is None else size_of(name, size, named)
@@ -253,9 +326,15 @@ def _new_like(
 
 @function(method=True, public=False)
 def new_empty(
-    input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False, **named: Any,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    layout: Any = None,
+    pin_memory: bool = False,
+    **named: Any,
+) -> Tensor:
     """Create an uninitialized tensor of this one's dtype and device."""
     if layout is not None:
         need_strided("new_empty", layout)
@@ -268,23 +347,39 @@ def new_empty(
 
 @function(method=True, public=False)
 def new_empty_strided(
-    input: Tensor, size: Any, stride: Any, *, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    size: Any,
+    stride: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create an uninitialized tensor of this one's dtype and device with given strides."""
     if layout is not None:
         need_strided("new_empty_strided", layout)
     return empty_strided(
-        size, stride, dtype=input.dtype if dtype is None else dtype,
-        device=input.device if device is None else device, requires_grad=requires_grad,
-    )  # fmt: skip
+        size,
+        stride,
+        dtype=input.dtype if dtype is None else dtype,
+        device=input.device if device is None else device,
+        requires_grad=requires_grad,
+    )
 
 
 @function(method=True, public=False)
 def new_zeros(
-    input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False, **named: Any,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    layout: Any = None,
+    pin_memory: bool = False,
+    **named: Any,
+) -> Tensor:
     """Create zeros of this tensor's dtype and device."""
     if layout is not None:
         need_strided("new_zeros", layout)
@@ -294,9 +389,15 @@ def new_zeros(
 
 @function(method=True, public=False)
 def new_ones(
-    input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False, **named: Any,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    layout: Any = None,
+    pin_memory: bool = False,
+    **named: Any,
+) -> Tensor:
     """Create ones of this tensor's dtype and device."""
     if layout is not None:
         need_strided("new_ones", layout)
@@ -306,9 +407,16 @@ def new_ones(
 
 @function(method=True, public=False)
 def new_full(
-    input: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    layout: Any = None,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create a tensor of one value in this one's dtype and device."""
     if layout is not None:
         need_strided("new_full", layout)
@@ -348,9 +456,11 @@ def _complex_samples(make):
 
 
 @op(
-    infer=_complex_infer, half="exact", samples=_complex_samples,
+    infer=_complex_infer,
+    half="exact",
+    samples=_complex_samples,
     tensors=("real", "imag"),
-)  # fmt: skip
+)
 def _complex(xp, out, real, imag):
     """Complex numbers of real and imaginary parts."""
     xp.copyto(out.real, real, casting="unsafe")  # "unsafe" for NumPy's sake: bfloat16 to float32

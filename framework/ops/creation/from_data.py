@@ -22,9 +22,13 @@ from .storages import StorageHandle, UntypedStorage, on_storage
 
 @function()
 def tensor(
-    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Copy data into a new leaf tensor.
 
     Args:
@@ -213,9 +217,13 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 @function()
 def asarray(
-    obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None,
+    obj: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    copy: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Convert an object to a tensor, as the array API specifies.
 
     Args:

@@ -66,11 +66,19 @@ class _ByDtype(type):
 
 # What PyTorch's old classes of tensors and storages are called by.
 LEGACY_NAMES: dict[str, dtypes.dtype] = {
-    "Float": dtypes.float32, "Double": dtypes.float64, "Half": dtypes.float16,
-    "BFloat16": dtypes.bfloat16, "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16,
-    "Char": dtypes.int8, "Byte": dtypes.uint8, "Bool": dtypes.bool_,
-    "ComplexFloat": dtypes.complex64, "ComplexDouble": dtypes.complex128,
-}  # fmt: skip
+    "Float": dtypes.float32,
+    "Double": dtypes.float64,
+    "Half": dtypes.float16,
+    "BFloat16": dtypes.bfloat16,
+    "Long": dtypes.int64,
+    "Int": dtypes.int32,
+    "Short": dtypes.int16,
+    "Char": dtypes.int8,
+    "Byte": dtypes.uint8,
+    "Bool": dtypes.bool_,
+    "ComplexFloat": dtypes.complex64,
+    "ComplexDouble": dtypes.complex128,
+}
 LEGACY_TYPES: dict[str, Any] = {}
 for _name, _of in LEGACY_NAMES.items():
     LEGACY_TYPES[f"{_name}Tensor"] = _ByDtype(

@@ -26,10 +26,17 @@ _TILE = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
 
 @function()
 def arange(
-    start: Any = None, end: Any = None, step: Any = 1, *, out: Tensor | None = None,
-    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    start: Any = None,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create values from ``start`` (default 0) to ``end``, excluded, in steps of ``step``.
 
     Integers give int64, and any float among the three gives the default dtype.
@@ -88,10 +95,17 @@ def _line_ends(name: str, wanted: Any, *numbers: Any) -> list[Any]:
 
 @function()
 def range(
-    start: Any = 0, end: Any = None, step: Any = 1, *, out: Tensor | None = None,
-    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    start: Any = 0,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create values from ``start`` to ``end``, included (deprecated by PyTorch; see ``arange``).
 
     The result has the default dtype unless another is given. PyTorch warns that it is deprecated.
@@ -141,9 +155,17 @@ def _ramp_into(array: Any, xp: Any, values: Any, exact: bool) -> None:
 
 @function()
 def linspace(
-    start: Any, end: Any, steps: int, *, out: Tensor | None = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    start: Any,
+    end: Any,
+    steps: int,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
     if layout is not None:
         need_strided("linspace", layout)
@@ -172,10 +194,18 @@ def _between(t: Tensor, start: Any, end: Any, steps: int) -> Any:
 
 @function()
 def logspace(
-    start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tensor | None = None,
-    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
     if layout is not None:
         need_strided("logspace", layout)
@@ -195,9 +225,16 @@ def _triangle(name: str, host: Any, dtype: Any, device: Any) -> Tensor:
 
 @function()
 def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
-    layout: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    layout: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Return (row, column) indices of the lower triangle of a matrix, as a (2, N) tensor."""
     if layout is not None:
         need_strided("tril_indices", layout)
@@ -207,9 +244,16 @@ def tril_indices(
 
 @function()
 def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
-    layout: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    layout: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Return (row, column) indices of the upper triangle of a matrix, as a (2, N) tensor."""
     if layout is not None:
         need_strided("triu_indices", layout)
@@ -229,9 +273,16 @@ def _ones_on_diagonal(a: Any, xp: Any) -> None:
 
 @function()
 def eye(
-    n: int, m: int | None = None, *, out: Tensor | None = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    n: int,
+    m: int | None = None,
+    *,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
     if layout is not None:
         need_strided("eye", layout)

@@ -25,9 +25,13 @@ class TypedStorage(StorageHandle):
     """
 
     def __init__(
-        self, *args: Any, wrap_storage: UntypedStorage | None = None, dtype: Any = None,
-        device: Any = None, _internal: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        *args: Any,
+        wrap_storage: UntypedStorage | None = None,
+        dtype: Any = None,
+        device: Any = None,
+        _internal: bool = False,
+    ) -> None:
         wanted = dtypes.get_default_dtype() if dtype is None else dtype_of("TypedStorage", dtype)
         if wrap_storage is None:
             found: Any = elements(type(self).__name__, args, wanted, device)
@@ -146,11 +150,21 @@ _NAME_OF = {cls.dtype: name for name, cls in LEGACY_STORAGES.items()}
 
 # Storages of bytes convert them as elements of uint8.
 _CONVERSIONS = {
-    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16",
-    "long": "int64", "int": "int32", "short": "int16", "char": "int8", "byte": "uint8",
-    "bool": "bool_", "complex_float": "complex64", "complex_double": "complex128",
-    "float8_e5m2": "float8_e5m2", "float8_e4m3fn": "float8_e4m3fn",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+    "bool": "bool_",
+    "complex_float": "complex64",
+    "complex_double": "complex128",
+    "float8_e5m2": "float8_e5m2",
+    "float8_e4m3fn": "float8_e4m3fn",
+}
 
 
 def _conversion(name: str, to: dtype_class) -> Any:

@@ -41,9 +41,15 @@ def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
 
 
 @op(
-    operator="__add__", inplace="_add_", infer=broadcast, promote="arith",
-    flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
-)  # fmt: skip
+    operator="__add__",
+    inplace="_add_",
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(1),
+    samples=pairs,
+    elementwise=True,
+    one_write=True,
+)
 def _add(xp, out, input, other):
     """Add elementwise, with broadcasting: ``out = input + other``."""
     try:
@@ -88,9 +94,15 @@ def _minus_infer(input, other):
 
 
 @op(
-    operator="__sub__", inplace="_sub_", infer=_minus_infer, promote="number",
-    flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
-)  # fmt: skip
+    operator="__sub__",
+    inplace="_sub_",
+    infer=_minus_infer,
+    promote="number",
+    flops=per_element(1),
+    samples=pairs,
+    elementwise=True,
+    one_write=True,
+)
 def _sub(xp, out, input, other):
     """Subtract elementwise, with broadcasting: ``out = input - other``."""
     try:
@@ -137,9 +149,15 @@ def rsub(input, other, *, alpha=1):
 
 
 @op(
-    operator="__mul__", inplace="mul_", infer=broadcast, promote="arith", flops=per_element(1),
-    samples=pairs, elementwise=True, one_write=True,
-)  # fmt: skip
+    operator="__mul__",
+    inplace="mul_",
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(1),
+    samples=pairs,
+    elementwise=True,
+    one_write=True,
+)
 def mul(xp, out, input, other):
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
     try:
@@ -176,9 +194,15 @@ def divisors(make):
 
 
 @op(
-    operator="__truediv__", inplace="_div_", infer=broadcast, promote="float",
-    flops=per_element(1), samples=divisors, elementwise=True, one_write=True,
-)  # fmt: skip
+    operator="__truediv__",
+    inplace="_div_",
+    infer=broadcast,
+    promote="float",
+    flops=per_element(1),
+    samples=divisors,
+    elementwise=True,
+    one_write=True,
+)
 def _div(xp, out, input, other):
     """Divide elementwise, with broadcasting: ``out = input / other``."""
     xp.true_divide(input, other, out)
@@ -216,9 +240,14 @@ def _not_bool(name):
 
 
 @op(
-    operator="__floordiv__", inplace="floor_divide_", infer=_not_bool("floor_divide"),
-    promote="arith", flops=per_element(1), samples=divisors, real=True,
-)  # fmt: skip
+    operator="__floordiv__",
+    inplace="floor_divide_",
+    infer=_not_bool("floor_divide"),
+    promote="arith",
+    flops=per_element(1),
+    samples=divisors,
+    real=True,
+)
 def floor_divide(xp, out, input, other):
     """Divide elementwise and round down."""
     _refuse_zero(xp, out, other, "floor_divide")
@@ -232,9 +261,12 @@ def _(g):
 
 
 @op(
-    infer=_not_bool("div"), promote="arith", flops=per_element(1),
-    samples=divisors, real=True,
-)  # fmt: skip
+    infer=_not_bool("div"),
+    promote="arith",
+    flops=per_element(1),
+    samples=divisors,
+    real=True,
+)
 def _div_trunc(xp, out, input, other):
     """Divide elementwise and round toward zero."""
     if out.dtype.kind in "iu":
@@ -308,9 +340,14 @@ def copy_result(input, result, name):
 
 
 @op(
-    operator="__mod__", inplace="remainder_", infer=_not_bool("remainder"), promote="arith",
-    flops=per_element(1), samples=divisors, real=True,
-)  # fmt: skip
+    operator="__mod__",
+    inplace="remainder_",
+    infer=_not_bool("remainder"),
+    promote="arith",
+    flops=per_element(1),
+    samples=divisors,
+    real=True,
+)
 def remainder(xp, out, input, other):
     """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
     _refuse_zero(xp, out, other, "remainder")
@@ -328,9 +365,14 @@ def _(g, input, other):
 
 
 @op(
-    inplace="fmod_", infer=_not_bool("fmod"), promote="arith", flops=per_element(1),
-    samples=divisors, real=True, tensors=("input",),
-)  # fmt: skip
+    inplace="fmod_",
+    infer=_not_bool("fmod"),
+    promote="arith",
+    flops=per_element(1),
+    samples=divisors,
+    real=True,
+    tensors=("input",),
+)
 def fmod(xp, out, input, other):
     """Compute the remainder of division rounded toward zero, with the sign of ``input``."""
     _refuse_zero(xp, out, other, "fmod")
@@ -357,9 +399,15 @@ def _neg_infer(input):
 
 
 @op(
-    operator="__neg__", inplace="neg_", infer=_neg_infer, half="exact", flops=per_element(1),
-    samples=singles, elementwise=True, one_write=True,
-)  # fmt: skip
+    operator="__neg__",
+    inplace="neg_",
+    infer=_neg_infer,
+    half="exact",
+    flops=per_element(1),
+    samples=singles,
+    elementwise=True,
+    one_write=True,
+)
 def neg(xp, out, input):
     """Negate: ``out = -input``."""
     negate(xp, input, out)
@@ -408,9 +456,13 @@ def _abs_infer(input):
 
 
 @op(
-    operator="__abs__", inplace="abs_", infer=_abs_infer, flops=per_element(1),
-    samples=away_from_zero, elementwise=True,
-)  # fmt: skip
+    operator="__abs__",
+    inplace="abs_",
+    infer=_abs_infer,
+    flops=per_element(1),
+    samples=away_from_zero,
+    elementwise=True,
+)
 def abs(xp, out, input):
     """Take the absolute value, or the modulus of a complex number."""
     xp.absolute(input, out=out)
@@ -422,9 +474,13 @@ def _(g, input):
 
 
 @op(
-    inplace="sign_", infer=lambda input: (input, input.like(dtype=bool_)), scratch=("mask",),
-    flops=per_element(2), samples=away_from_zero, elementwise=True,
-)  # fmt: skip
+    inplace="sign_",
+    infer=lambda input: (input, input.like(dtype=bool_)),
+    scratch=("mask",),
+    flops=per_element(2),
+    samples=away_from_zero,
+    elementwise=True,
+)
 def sign(xp, out, mask, input):
     """Return -1, 0 or 1 as the sign of each element; 0 for NaN."""
     if out.dtype.kind == "b":

@@ -39,44 +39,69 @@ def over(input, value, at_zero):
 
 
 bessel_j0 = _unary(
-    "bessel_j0", lambda g, input: -g * bessel_j1(input),
-    "Bessel function of the first kind, order 0.", ufunc="j0",
-)  # fmt: skip
+    "bessel_j0",
+    lambda g, input: -g * bessel_j1(input),
+    "Bessel function of the first kind, order 0.",
+    ufunc="j0",
+)
 bessel_j1: Any = _unary(
-    "bessel_j1", lambda g, input, out: g * (bessel_j0(input) - over(input, out, 0.5)),
-    "Bessel function of the first kind, order 1.", ufunc="j1",
-)  # fmt: skip
+    "bessel_j1",
+    lambda g, input, out: g * (bessel_j0(input) - over(input, out, 0.5)),
+    "Bessel function of the first kind, order 1.",
+    ufunc="j1",
+)
 bessel_y0 = _unary(
-    "bessel_y0", lambda g, input: -g * bessel_y1(input),
-    "Bessel function of the second kind, order 0.", between(0.5, 3.0), ufunc="y0",
-)  # fmt: skip
+    "bessel_y0",
+    lambda g, input: -g * bessel_y1(input),
+    "Bessel function of the second kind, order 0.",
+    between(0.5, 3.0),
+    ufunc="y0",
+)
 bessel_y1: Any = _unary(
-    "bessel_y1", lambda g, input, out: g * (bessel_y0(input) - out / input),
-    "Bessel function of the second kind, order 1.", between(0.5, 3.0), ufunc="y1",
-)  # fmt: skip
+    "bessel_y1",
+    lambda g, input, out: g * (bessel_y0(input) - out / input),
+    "Bessel function of the second kind, order 1.",
+    between(0.5, 3.0),
+    ufunc="y1",
+)
 modified_bessel_k0 = _unary(
-    "modified_bessel_k0", lambda g, input: -g * modified_bessel_k1(input),
-    "Modified Bessel function of the second kind, order 0.", between(0.5, 3.0), ufunc="k0",
-)  # fmt: skip
+    "modified_bessel_k0",
+    lambda g, input: -g * modified_bessel_k1(input),
+    "Modified Bessel function of the second kind, order 0.",
+    between(0.5, 3.0),
+    ufunc="k0",
+)
 modified_bessel_k1: Any = _unary(
-    "modified_bessel_k1", lambda g, input, out: -g * (modified_bessel_k0(input) + out / input),
-    "Modified Bessel function of the second kind, order 1.", between(0.5, 3.0), ufunc="k1",
-)  # fmt: skip
+    "modified_bessel_k1",
+    lambda g, input, out: -g * (modified_bessel_k0(input) + out / input),
+    "Modified Bessel function of the second kind, order 1.",
+    between(0.5, 3.0),
+    ufunc="k1",
+)
 scaled_modified_bessel_k0 = _unary(
-    "scaled_modified_bessel_k0", lambda g, input, out: g * (out - scaled_modified_bessel_k1(input)),
-    "Compute ``exp(input) * modified_bessel_k0(input)``.", between(0.5, 3.0), ufunc="k0e",
-)  # fmt: skip
+    "scaled_modified_bessel_k0",
+    lambda g, input, out: g * (out - scaled_modified_bessel_k1(input)),
+    "Compute ``exp(input) * modified_bessel_k0(input)``.",
+    between(0.5, 3.0),
+    ufunc="k0e",
+)
 scaled_modified_bessel_k1: Any = _unary(
     "scaled_modified_bessel_k1",
     lambda g, input, out: g * (out - scaled_modified_bessel_k0(input) - out / input),
-    "Compute ``exp(input) * modified_bessel_k1(input)``.", between(0.5, 3.0), ufunc="k1e",
-)  # fmt: skip
+    "Compute ``exp(input) * modified_bessel_k1(input)``.",
+    between(0.5, 3.0),
+    ufunc="k1e",
+)
 
 
 @op(
-    public=False, infer=lambda input: (input, Spec(input.shape, bool_)),
-    promote="float", scratch=("limit",), flops=per_element(12), samples=singles,
-)  # fmt: skip
+    public=False,
+    infer=lambda input: (input, Spec(input.shape, bool_)),
+    promote="float",
+    scratch=("limit",),
+    flops=per_element(12),
+    samples=singles,
+)
 def spherical_bessel_j0(xp, out, limit, input):
     """Spherical Bessel function of the first kind, order 0: ``sin(x) / x``, 1 at 0."""
     xp.sin(input, out=out)
@@ -101,9 +126,12 @@ def _airy_samples(make):
 
 
 @op(
-    infer=same, promote="float", layout=contiguous, flops=per_element(40),
+    infer=same,
+    promote="float",
+    layout=contiguous,
+    flops=per_element(40),
     samples=_airy_samples,
-)  # fmt: skip
+)
 def _airy(xp, out, input, *, derivative):
     """Airy's function or its derivative; always computed by SciPy, on the host."""
     library = import_module("scipy.special")

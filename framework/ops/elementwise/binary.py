@@ -26,9 +26,17 @@ from .unary import LN2
 
 
 def _binary(
-    name, doc, *, promote="float", samples=pairs, ufunc=None, library=False, inplace=True,
-    tensors=("input", "other"), on_complex=None,
-):  # fmt: skip
+    name,
+    doc,
+    *,
+    promote="float",
+    samples=pairs,
+    ufunc=None,
+    library=False,
+    inplace=True,
+    tensors=("input", "other"),
+    on_complex=None,
+):
     called = ufunc or name
 
     def kernel(xp, out, input, other):
@@ -39,9 +47,15 @@ def _binary(
 
     kernel.__doc__ = doc
     return op(
-        name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
-        flops=per_element(10), samples=samples, tensors=tensors, elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        inplace=f"{name}_" if inplace else None,
+        infer=broadcast,
+        promote=promote,
+        flops=per_element(10),
+        samples=samples,
+        tensors=tensors,
+        elementwise=True,
+    )(kernel)
 
 
 def _tensor_pairs(make):
@@ -93,9 +107,12 @@ def _(g, other, out):
 
 
 xlogy = _binary(
-    "xlogy", "Compute ``input * log(other)``, which is 0 where ``input`` is 0.",
-    samples=_nonzero_pairs, library=True, tensors=(),
-)  # fmt: skip
+    "xlogy",
+    "Compute ``input * log(other)``, which is 0 where ``input`` is 0.",
+    samples=_nonzero_pairs,
+    library=True,
+    tensors=(),
+)
 
 
 @xlogy.loop(when=same_shape_float32)
@@ -127,13 +144,18 @@ def complex_logaddexp(xp, out, a, b):
 
 
 logaddexp = _binary(
-    "logaddexp", "Compute ``log(exp(input) + exp(other))`` without overflow.",
-    samples=_tensor_pairs, inplace=False, on_complex=complex_logaddexp,
-)  # fmt: skip
+    "logaddexp",
+    "Compute ``log(exp(input) + exp(other))`` without overflow.",
+    samples=_tensor_pairs,
+    inplace=False,
+    on_complex=complex_logaddexp,
+)
 logaddexp2 = _binary(
-    "logaddexp2", "Compute ``log2(2 ** input + 2 ** other)`` without overflow.",
-    samples=_tensor_pairs, inplace=False,
-)  # fmt: skip
+    "logaddexp2",
+    "Compute ``log2(2 ** input + 2 ** other)`` without overflow.",
+    samples=_tensor_pairs,
+    inplace=False,
+)
 
 
 @logaddexp.loop(when=same_shape_float32)
@@ -186,9 +208,14 @@ def _step_infer(input, values):
 
 
 @op(
-    inplace="heaviside_", infer=_step_infer, promote="same", flops=per_element(1),
-    scratch=("mask",), samples=_nonzero_pairs, tensors=("input", "values"),
-)  # fmt: skip
+    inplace="heaviside_",
+    infer=_step_infer,
+    promote="same",
+    flops=per_element(1),
+    scratch=("mask",),
+    samples=_nonzero_pairs,
+    tensors=("input", "values"),
+)
 def heaviside(xp, out, mask, input, values):
     """Heaviside step function: 0 below zero and at NaN, 1 above, ``values`` at zero."""
     xp.not_equal(input, input, out=mask)

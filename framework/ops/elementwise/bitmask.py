@@ -140,10 +140,15 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
     kernel.__doc__ = f"What ``{declared.name}`` does, and on which side of its bends elements lie."
     kernel.__module__ = declared.plain.__module__
     made = op(
-        name=name, infer=infer, returns=("out", "bitmask"),
-        scratch=(*names, "work"), layout=contiguous, flops=declared.flops,
-        samples=declared.samples, elementwise="bitmask",
-    )(kernel)  # fmt: skip
+        name=name,
+        infer=infer,
+        returns=("out", "bitmask"),
+        scratch=(*names, "work"),
+        layout=contiguous,
+        flops=declared.flops,
+        samples=declared.samples,
+        elementwise="bitmask",
+    )(kernel)
     # in messages, and for who asks for values by their op
     made.op.display_name = declared.display_name
 
@@ -153,9 +158,11 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
         parallel_tiles(loop, out.size, out.reshape(-1), bitmask, arrays[-1].reshape(-1), *numbers)
 
     @made.kernel(
-        "cuda", when=lambda input, **_: is_float(input), layout=contiguous,
+        "cuda",
+        when=lambda input, **_: is_float(input),
+        layout=contiguous,
         scratch=lambda input, **attributes: infer(input, **attributes)[2:-1],
-    )  # fmt: skip
+    )
     def _(xp, out, bitmask, *arrays, **attributes):
         declared.plain(xp, out, *arrays, **attributes)
         values, segment = out if of_result else arrays[-1], ends(out.dtype, **attributes)
@@ -211,9 +218,13 @@ def _select_samples(make):
 
 
 @op(
-    infer=_select_infer, scratch=("work",), layout=contiguous,
-    flops=per_element(1), samples=_select_samples, elementwise="bitmask",
-)  # fmt: skip
+    infer=_select_infer,
+    scratch=("work",),
+    layout=contiguous,
+    flops=per_element(1),
+    samples=_select_samples,
+    elementwise="bitmask",
+)
 def _select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
     xp.multiply(grad, inside if outside == 0 else outside, out=out)
@@ -232,9 +243,11 @@ def _(xp, out, work, grad, bitmask, *, inside, outside):
 
 
 @_select_by_mask.kernel(
-    "cuda", when=lambda grad, *_, **__: is_float(grad), layout=dense_or_repeated_scalar,
+    "cuda",
+    when=lambda grad, *_, **__: is_float(grad),
+    layout=dense_or_repeated_scalar,
     scratch=False,
-)  # fmt: skip
+)
 def _(xp, out, work, grad, bitmask, *, inside, outside):
     on_gpu.select(xp, *flatten_repeated_grad(out, grad, bitmask), inside, outside)
 
@@ -255,9 +268,13 @@ def _signs_samples(make):
 
 
 @op(
-    infer=_signs_infer, scratch=("work",), layout=contiguous,
-    flops=per_element(1), samples=_signs_samples, elementwise="bitmask",
-)  # fmt: skip
+    infer=_signs_infer,
+    scratch=("work",),
+    layout=contiguous,
+    flops=per_element(1),
+    samples=_signs_samples,
+    elementwise="bitmask",
+)
 def _sign_by_masks(xp, out, work, grad, above, apart):
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
     plain = _select_by_mask.op.plain

@@ -26,9 +26,15 @@ def _comparison(name, ufunc, sign, doc):
 
     kernel.__doc__ = doc
     compare = op(
-        name=name, infer=broadcast_bool, promote="arith", flops=per_element(1), samples=pairs,
-        real=name not in ("eq", "ne"), tensors=("input",), elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        infer=broadcast_bool,
+        promote="arith",
+        flops=per_element(1),
+        samples=pairs,
+        real=name not in ("eq", "ne"),
+        tensors=("input",),
+        elementwise=True,
+    )(kernel)
 
     def operator(self, other):
         if isinstance(other, _COMPARABLE):
@@ -77,9 +83,14 @@ def _logical(name, doc, infer=broadcast_bool, samples=_tensor_pairs):
     kernel = single if name == "logical_not" else pair
     kernel.__doc__ = doc
     made = op(
-        name=name, infer=infer, promote="arith", flops=per_element(1), samples=samples,
-        tensors=("input", "other"), elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        infer=infer,
+        promote="arith",
+        flops=per_element(1),
+        samples=samples,
+        tensors=("input", "other"),
+        elementwise=True,
+    )(kernel)
 
     function(method=True)(in_place_twin(made, f"{name}_"))
     return made
@@ -89,9 +100,11 @@ logical_and = _logical("logical_and", "Tell elementwise whether both are true.")
 logical_or = _logical("logical_or", "Tell elementwise whether either is true.")
 logical_xor = _logical("logical_xor", "Tell elementwise whether exactly one is true.")
 logical_not = _logical(
-    "logical_not", "Tell elementwise whether it is zero.",
-    infer=lambda input: input.like(dtype=bool_), samples=singles,
-)  # fmt: skip
+    "logical_not",
+    "Tell elementwise whether it is zero.",
+    infer=lambda input: input.like(dtype=bool_),
+    samples=singles,
+)
 
 
 # Bits
@@ -132,9 +145,16 @@ def _bitwise(name, operator, ufunc, doc, allow_bool=True):
 
     kernel.__doc__ = doc
     return op(
-        name=name, operator=operator, inplace=f"{name}_", infer=_bits(name, allow_bool),
-        promote="arith", half="exact", flops=per_element(1), samples=integers, elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        operator=operator,
+        inplace=f"{name}_",
+        infer=_bits(name, allow_bool),
+        promote="arith",
+        half="exact",
+        flops=per_element(1),
+        samples=integers,
+        elementwise=True,
+    )(kernel)
 
 
 bitwise_and = _bitwise(
@@ -148,15 +168,22 @@ bitwise_left_shift = _bitwise(
     "bitwise_left_shift", "__lshift__", "left_shift", "Shift bits left.", allow_bool=False
 )
 bitwise_right_shift = _bitwise(
-    "bitwise_right_shift", "__rshift__", "right_shift", "Shift bits right, keeping the sign.",
+    "bitwise_right_shift",
+    "__rshift__",
+    "right_shift",
+    "Shift bits right, keeping the sign.",
     allow_bool=False,
-)  # fmt: skip
+)
 
 
 @op(
-    inplace="bitwise_not_", infer=_bits("bitwise_not"), half="exact", flops=per_element(1),
-    elementwise=True, samples=lambda make: ((inputs[:1], {}) for inputs, _ in integers(make)),
-)  # fmt: skip
+    inplace="bitwise_not_",
+    infer=_bits("bitwise_not"),
+    half="exact",
+    flops=per_element(1),
+    elementwise=True,
+    samples=lambda make: ((inputs[:1], {}) for inputs, _ in integers(make)),
+)
 def bitwise_not(xp, out, input):
     """Invert every bit; logical not for bool."""
     xp.invert(input, out=out)
@@ -179,9 +206,12 @@ def _invert(self):
 def _claim(name, doc, kernel):
     kernel.__doc__ = doc
     return op(
-        name=name, infer=lambda input: input.like(dtype=bool_), flops=per_element(1),
-        samples=singles, elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        infer=lambda input: input.like(dtype=bool_),
+        flops=per_element(1),
+        samples=singles,
+        elementwise=True,
+    )(kernel)
 
 
 isnan = _claim(
@@ -191,9 +221,10 @@ isinf = _claim(
     "isinf", "Tell which elements are infinite.", lambda xp, out, input: xp.isinf(input, out=out)
 )
 isfinite = _claim(
-    "isfinite", "Tell which elements are neither infinite nor nan.",
+    "isfinite",
+    "Tell which elements are neither infinite nor nan.",
     lambda xp, out, input: finite(xp, input, out),
-)  # fmt: skip
+)
 
 
 def _is_infinity(value):
@@ -273,9 +304,15 @@ def _extreme(name, loses, doc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, infer=broadcast, promote="arith", flops=per_element(1), samples=_tensor_pairs,
-        real=True, tensors=("input", "other"), elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        infer=broadcast,
+        promote="arith",
+        flops=per_element(1),
+        samples=_tensor_pairs,
+        real=True,
+        tensors=("input", "other"),
+        elementwise=True,
+    )(kernel)
 
     if name in ("maximum", "minimum"):  # equal elements share the gradient
 
@@ -342,9 +379,14 @@ def _clamps(make):
 
 
 @op(
-    inplace="clamp_", infer=_clamp_infer, promote="arith", flops=per_element(2),
-    samples=_clamps, tensors=("input",), elementwise=True,
-)  # fmt: skip
+    inplace="clamp_",
+    infer=_clamp_infer,
+    promote="arith",
+    flops=per_element(2),
+    samples=_clamps,
+    tensors=("input",),
+    elementwise=True,
+)
 def _clamp(xp, out, input, min=None, max=None):
     """Clamp each element to [min, max]. Keeps ``input`` and the ends that are tensors."""
     if min is not None:
@@ -391,9 +433,12 @@ def _between(make):
 
 
 @op(
-    infer=_clamp_between_infer, half="exact", flops=per_element(2),
-    samples=_between, elementwise=True,
-)  # fmt: skip
+    infer=_clamp_between_infer,
+    half="exact",
+    flops=per_element(2),
+    samples=_between,
+    elementwise=True,
+)
 def _clamp_between(xp, out, input, *, low, high):
     """Clamp to two numbers, of which one may be infinite."""
     if low > -INFINITY:
@@ -417,9 +462,14 @@ def _ends_and_edges(dtype, low, high):
 
 
 clamp_with_bitmask = with_bitmask(
-    _clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False,
+    _clamp_between,
+    "_clamp_with_bitmask",
+    _just_outside,
+    "limit",
+    _ends_and_edges,
+    of_result=False,
     nan_inside=False,
-)  # fmt: skip
+)
 
 
 @clamp_with_bitmask.vjp("input")
@@ -441,9 +491,12 @@ def _as_ends(input, min, max):
 
 @function(method=True)
 def clamp(
-    input: Tensor, min: Tensor | complex | None = None, max: Tensor | complex | None = None, *,
+    input: Tensor,
+    min: Tensor | complex | None = None,
+    max: Tensor | complex | None = None,
+    *,
     out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Clamp each element to [min, max]; either end may be a number, a tensor, or None.
 
     Memory:

@@ -19,9 +19,11 @@ def _part(name, samples):
 
     kernel.__doc__ = f"View the {name} parts of complex numbers."
     return op(
-        name=f"_{name}", view=True, samples=samples,
+        name=f"_{name}",
+        view=True,
+        samples=samples,
         infer=lambda input: input.like(dtype=input.dtype.to_real()),
-    )(kernel)  # fmt: skip
+    )(kernel)
 
 
 def _complexes(make):

@@ -55,9 +55,12 @@ def _polynomial_samples(make):
 
 
 @op(
-    infer=_polynomial_infer, promote="float", scratch=("rows", "reached"),
-    flops=per_element(20), samples=_polynomial_samples,
-)  # fmt: skip
+    infer=_polynomial_infer,
+    promote="float",
+    scratch=("rows", "reached"),
+    flops=per_element(20),
+    samples=_polynomial_samples,
+)
 def _polynomial(xp, out, rows, reached, input, n, *, kind, order):
     """The derivative of some order of the polynomial of degree ``n``; 0 for negative degrees."""
     out.fill(0)

@@ -31,9 +31,15 @@ def _powers(make):
 
 
 @op(
-    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", flops=per_element(10),
-    samples=_powers, elementwise=True, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    operator="__pow__",
+    inplace="pow_",
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(10),
+    samples=_powers,
+    elementwise=True,
+    autocast=WIDE_ON_CUDA,
+)
 def pow(xp, out, input, exponent):
     """Raise to a power elementwise; either operand may be a scalar.
 
@@ -133,9 +139,13 @@ def _square_infer(input):
 
 
 @op(
-    inplace="square_", infer=_square_infer, promote="arith", flops=per_element(1), samples=singles,
+    inplace="square_",
+    infer=_square_infer,
+    promote="arith",
+    flops=per_element(1),
+    samples=singles,
     elementwise=True,
-)  # fmt: skip
+)
 def square(xp, out, input):
     """Square each element: ``out = input ** 2``."""
     if out.dtype == input.dtype:
@@ -155,9 +165,13 @@ def _positives(make):
 
 
 @op(
-    inplace="sqrt_", infer=same, promote="float", flops=per_element(4), samples=_positives,
+    inplace="sqrt_",
+    infer=same,
+    promote="float",
+    flops=per_element(4),
+    samples=_positives,
     elementwise=True,
-)  # fmt: skip
+)
 def sqrt(xp, out, input):
     """Compute the square root. Keeps the result for backward."""
     xp.sqrt(input, out=out)
@@ -169,9 +183,14 @@ def _(g, out):
 
 
 @op(
-    inplace="rsqrt_", infer=same, promote="float", flops=per_element(5), samples=_positives,
-    elementwise=True, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    inplace="rsqrt_",
+    infer=same,
+    promote="float",
+    flops=per_element(5),
+    samples=_positives,
+    elementwise=True,
+    autocast=WIDE_ON_CUDA,
+)
 def rsqrt(xp, out, input):
     """Compute the reciprocal of the square root. Keeps the result for backward."""
     xp.sqrt(input, out=out)
@@ -184,9 +203,14 @@ def _(g, out):
 
 
 @op(
-    inplace="reciprocal_", infer=same, promote="float", flops=per_element(1), samples=_positives,
-    elementwise=True, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    inplace="reciprocal_",
+    infer=same,
+    promote="float",
+    flops=per_element(1),
+    samples=_positives,
+    elementwise=True,
+    autocast=WIDE_ON_CUDA,
+)
 def reciprocal(xp, out, input):
     """Compute ``1 / input``. Keeps the result for backward."""
     xp.reciprocal(input, out=out)

@@ -26,9 +26,14 @@ def _rounding(name, doc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, inplace=f"{name}_", infer=numeric(name), flops=per_element(1), samples=singles,
-        real=True, elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        inplace=f"{name}_",
+        infer=numeric(name),
+        flops=per_element(1),
+        samples=singles,
+        real=True,
+        elementwise=True,
+    )(kernel)
 
     @made.vjp("input")
     def _(g):
@@ -78,9 +83,13 @@ def _frac_infer(input):
 
 
 @op(
-    infer=_frac_infer, scratch=("whole",), inplace="frac_", flops=per_element(2), samples=singles,
+    infer=_frac_infer,
+    scratch=("whole",),
+    inplace="frac_",
+    flops=per_element(2),
+    samples=singles,
     elementwise=True,
-)  # fmt: skip
+)
 def frac(xp, out, whole, input):
     """Return the fractional part, with the sign of ``input``."""
     xp.trunc(input, out=whole)
@@ -103,9 +112,13 @@ def _nan_infer(input, *, nan, posinf, neginf):
 
 
 @op(
-    infer=_nan_infer, scratch=("mask",), inplace="nan_to_num_", flops=per_element(3), samples=_nans,
+    infer=_nan_infer,
+    scratch=("mask",),
+    inplace="nan_to_num_",
+    flops=per_element(3),
+    samples=_nans,
     elementwise=True,
-)  # fmt: skip
+)
 def nan_to_num(xp, out, mask, input, *, nan=0.0, posinf=None, neginf=None):
     """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
     if out is not input:

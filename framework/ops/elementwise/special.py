@@ -33,51 +33,67 @@ def _unary(name, rule, doc, samples=singles, *, ufunc=None, public=False):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, public=public, inplace=f"{name}_" if public else None, infer=same,
-        promote="float", flops=per_element(20), samples=samples,
-    )(kernel)  # fmt: skip
+        name=name,
+        public=public,
+        inplace=f"{name}_" if public else None,
+        infer=same,
+        promote="float",
+        flops=per_element(20),
+        samples=samples,
+    )(kernel)
     if rule is not None:
         made.vjp("input")(rule)
     return made
 
 
 i0 = _unary(
-    "i0", lambda g, input: g * i1(input), "Modified Bessel function of the first kind, order 0.",
+    "i0",
+    lambda g, input: g * i1(input),
+    "Modified Bessel function of the first kind, order 0.",
     public=True,
-)  # fmt: skip
+)
 i0e = _unary(
-    "i0e", lambda g, input, out: g * (i1e(input) - input.sign() * out),
+    "i0e",
+    lambda g, input, out: g * (i1e(input) - input.sign() * out),
     "Compute ``exp(-abs(input)) * i0(input)``.",
-)  # fmt: skip
+)
 i1: Any = _unary(
-    "i1", lambda g, input, out: g * (i0(input) - over(input, out, 0.5)),
+    "i1",
+    lambda g, input, out: g * (i0(input) - over(input, out, 0.5)),
     "Modified Bessel function of the first kind, order 1.",
-)  # fmt: skip
+)
 i1e: Any = _unary(
     "i1e",
     lambda g, input, out: g * (i0e(input) - input.sign() * out - over(input, out, 0.5)),
     "Compute ``exp(-abs(input)) * i1(input)``.",
 )
 entr = _unary(
-    "entr", lambda g, input: g * (-input.log() - 1),
-    "Compute ``-input * log(input)``: 0 at 0, -inf below.", between(0.3, 2.0),
-)  # fmt: skip
+    "entr",
+    lambda g, input: g * (-input.log() - 1),
+    "Compute ``-input * log(input)``: 0 at 0, -inf below.",
+    between(0.3, 2.0),
+)
 erfcx = _unary(
-    "erfcx", lambda g, input, out: g * (2 * input * out - 2 / pi**0.5),
+    "erfcx",
+    lambda g, input, out: g * (2 * input * out - 2 / pi**0.5),
     "Compute ``exp(input ** 2) * erfc(input)``.",
-)  # fmt: skip
+)
 ndtr = _unary(
-    "ndtr", lambda g, input: g * ((input * input * -0.5).exp() * (2 * pi) ** -0.5),
+    "ndtr",
+    lambda g, input: g * ((input * input * -0.5).exp() * (2 * pi) ** -0.5),
     "Area under the standard normal density from minus infinity to each element.",
-)  # fmt: skip
+)
 ndtri = _unary(
-    "ndtri", lambda g, out: g * ((out * out * 0.5).exp() * (2 * pi) ** 0.5),
-    "Invert ``ndtr``. Keeps the result for backward.", between(0.1, 0.9),
-)  # fmt: skip
+    "ndtri",
+    lambda g, out: g * ((out * out * 0.5).exp() * (2 * pi) ** 0.5),
+    "Invert ``ndtr``. Keeps the result for backward.",
+    between(0.1, 0.9),
+)
 log_ndtr = _unary(
-    "log_ndtr", lambda g, input: g / (erfcx(input * -(0.5**0.5)) * (pi / 2) ** 0.5),
+    "log_ndtr",
+    lambda g, input: g / (erfcx(input * -(0.5**0.5)) * (pi / 2) ** 0.5),
     "Take the logarithm of ``ndtr``, exact far below 0.",
-)  # fmt: skip
+)
 
 
 # Of two
@@ -91,20 +107,31 @@ def _binary(name, doc, samples, *, ufunc=None, public=False):
 
     kernel.__doc__ = doc
     return op(
-        name=name, public=public, inplace=f"{name}_" if public else None,
-        infer=broadcast, promote="float", flops=per_element(30), samples=samples,
+        name=name,
+        public=public,
+        inplace=f"{name}_" if public else None,
+        infer=broadcast,
+        promote="float",
+        flops=per_element(30),
+        samples=samples,
         tensors=("input", "other") if public else (),
-    )(kernel)  # fmt: skip
+    )(kernel)
 
 
 igamma = _binary(
-    "igamma", "Regularized lower incomplete gamma function of order ``input`` at ``other``.",
-    _nonzero_pairs, ufunc="gammainc", public=True,
-)  # fmt: skip
+    "igamma",
+    "Regularized lower incomplete gamma function of order ``input`` at ``other``.",
+    _nonzero_pairs,
+    ufunc="gammainc",
+    public=True,
+)
 igammac = _binary(
-    "igammac", "Regularized upper incomplete gamma function of order ``input`` at ``other``.",
-    _nonzero_pairs, ufunc="gammaincc", public=True,
-)  # fmt: skip
+    "igammac",
+    "Regularized upper incomplete gamma function of order ``input`` at ``other``.",
+    _nonzero_pairs,
+    ufunc="gammaincc",
+    public=True,
+)
 
 
 def _gamma_density(input, other):
@@ -142,9 +169,12 @@ def _xlog1py_infer(input, other):
 
 
 @op(
-    infer=_xlog1py_infer, promote="float", scratch=("here",),
-    flops=per_element(20), samples=_nonzero_pairs,
-)  # fmt: skip
+    infer=_xlog1py_infer,
+    promote="float",
+    scratch=("here",),
+    flops=per_element(20),
+    samples=_nonzero_pairs,
+)
 def _xlog1py(xp, out, here, input, other):
     """``input * log1p(other)``, which is 0 where ``input`` is 0."""
     xp.log1p(other, out=out)
@@ -257,9 +287,15 @@ def _integers(name, doc):
 
     kernel.__doc__ = doc
     return op(
-        name=name, inplace=f"{name}_", infer=infer, promote="arith", half="exact",
-        flops=per_element(20), samples=samples, tensors=("input", "other"),
-    )(kernel)  # fmt: skip
+        name=name,
+        inplace=f"{name}_",
+        infer=infer,
+        promote="arith",
+        half="exact",
+        flops=per_element(20),
+        samples=samples,
+        tensors=("input", "other"),
+    )(kernel)
 
 
 gcd = _integers("gcd", "Take the greatest common divisor, never negative.")
@@ -290,9 +326,13 @@ def _(g_mantissa, exponent):
 
 
 @op(
-    inplace="nextafter_", infer=broadcast, promote="same", half="exact", flops=per_element(2),
+    inplace="nextafter_",
+    infer=broadcast,
+    promote="same",
+    half="exact",
+    flops=per_element(2),
     samples=lambda make: (s for s in pairs(make) if isinstance(s[0][1], Tensor)),
-)  # fmt: skip
+)
 def nextafter(xp, out, input, other):
     """Return the next floating-point number toward ``other``."""
     xp.nextafter(input, other, out=out)

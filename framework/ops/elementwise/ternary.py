@@ -33,9 +33,14 @@ def _add_triple(name, combine_name, doc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, infer=broadcast, promote="float" if name == "addcdiv" else "arith",
-        flops=per_element(3), samples=_triples, elementwise=True, old=("value",),
-    )(kernel)  # fmt: skip
+        name=name,
+        infer=broadcast,
+        promote="float" if name == "addcdiv" else "arith",
+        flops=per_element(3),
+        samples=_triples,
+        elementwise=True,
+        old=("value",),
+    )(kernel)
 
     def in_place(self, tensor1, tensor2, *_old, value=1):
         if _old:
@@ -113,10 +118,15 @@ def _lerp_infer(input, end, weight):
 
 
 @op(
-    infer=_lerp_infer, scratch=("rest", "share", "late"), promote=("same", ("input", "end")),
-    flops=per_element(3), inplace="lerp_", samples=_lerps, tensors=("input", "end"),
+    infer=_lerp_infer,
+    scratch=("rest", "share", "late"),
+    promote=("same", ("input", "end")),
+    flops=per_element(3),
+    inplace="lerp_",
+    samples=_lerps,
+    tensors=("input", "end"),
     elementwise=True,
-)  # fmt: skip
+)
 def lerp(xp, out, rest, share, late, input, end, weight):
     """Interpolate linearly: ``input + weight * (end - input)``; exactly ``end`` at weight 1.
 

@@ -44,111 +44,161 @@ def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, a
 
     kernel.__doc__ = doc
     made = op(
-        name=name, inplace=f"{name}_", infer=same, promote="float", flops=per_element(cost),
-        samples=samples, autocast=autocast, elementwise=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        inplace=f"{name}_",
+        infer=same,
+        promote="float",
+        flops=per_element(cost),
+        samples=samples,
+        autocast=autocast,
+        elementwise=True,
+    )(kernel)
     made.vjp("input")(rule)
     return made
 
 
 exp = _unary(
-    "exp", lambda g, out: g * conjugate(out),
+    "exp",
+    lambda g, out: g * conjugate(out),
     doc="Raise e to each element. Keeps the result for backward.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 exp2 = _unary(
-    "exp2", lambda g, out: g * conjugate(out * LN2),
+    "exp2",
+    lambda g, out: g * conjugate(out * LN2),
     doc="Raise 2 to each element. Keeps the result for backward.",
-)  # fmt: skip
+)
 expm1 = _unary(
-    "expm1", lambda g, out: g * conjugate(out + 1),
+    "expm1",
+    lambda g, out: g * conjugate(out + 1),
     doc="Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 log_positive = between(0.5, 2.0)
 natural_log = _unary(
-    "log", lambda g, input: g / conjugate(input), log_positive, doc="Take the natural logarithm.",
+    "log",
+    lambda g, input: g / conjugate(input),
+    log_positive,
+    doc="Take the natural logarithm.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 log2 = _unary(
-    "log2", lambda g, input: g / conjugate(input * LN2), log_positive,
+    "log2",
+    lambda g, input: g / conjugate(input * LN2),
+    log_positive,
     doc="Take the logarithm to base 2.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 log10 = _unary(
-    "log10", lambda g, input: g / conjugate(input * LN10), log_positive,
+    "log10",
+    lambda g, input: g / conjugate(input * LN10),
+    log_positive,
     doc="Take the logarithm to base 10.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 log1p = _unary(
-    "log1p", lambda g, input: g / conjugate(input + 1), log_positive,
+    "log1p",
+    lambda g, input: g / conjugate(input + 1),
+    log_positive,
     doc="Compute ``log(1 + input)``, exact near 0.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 sin = _unary("sin", lambda g, input: g * conjugate(input.cos()), doc="Take the sine.")
 cos = _unary("cos", lambda g, input: -g * conjugate(input.sin()), doc="Take the cosine.")
 tan = _unary(
-    "tan", lambda g, out: g * conjugate(out * out + 1), between(-1.0, 1.0),
+    "tan",
+    lambda g, out: g * conjugate(out * out + 1),
+    between(-1.0, 1.0),
     doc="Take the tangent. Keeps the result for backward.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 asin = _unary(
-    "asin", lambda g, input: g * conjugate((1 - input * input).rsqrt()), between(-0.8, 0.8),
+    "asin",
+    lambda g, input: g * conjugate((1 - input * input).rsqrt()),
+    between(-0.8, 0.8),
     ufunc="arcsin",
     doc="Take the inverse sine.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 acos = _unary(
-    "acos", lambda g, input: -g * conjugate((1 - input * input).rsqrt()), between(-0.8, 0.8),
+    "acos",
+    lambda g, input: -g * conjugate((1 - input * input).rsqrt()),
+    between(-0.8, 0.8),
     ufunc="arccos",
     doc="Take the inverse cosine.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 atan = _unary(
-    "atan", lambda g, input: g / conjugate(input * input + 1), ufunc="arctan",
+    "atan",
+    lambda g, input: g / conjugate(input * input + 1),
+    ufunc="arctan",
     doc="Take the inverse tangent.",
-)  # fmt: skip
+)
 sinh = _unary(
-    "sinh", lambda g, input: g * conjugate(input.cosh()),
-    doc="Take the hyperbolic sine.", autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    "sinh",
+    lambda g, input: g * conjugate(input.cosh()),
+    doc="Take the hyperbolic sine.",
+    autocast=WIDE_ON_CUDA,
+)
 cosh = _unary(
-    "cosh", lambda g, input: g * conjugate(input.sinh()),
-    doc="Take the hyperbolic cosine.", autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    "cosh",
+    lambda g, input: g * conjugate(input.sinh()),
+    doc="Take the hyperbolic cosine.",
+    autocast=WIDE_ON_CUDA,
+)
 tanh = _unary(
-    "tanh", lambda g, out: g * conjugate(1 - out * out),
+    "tanh",
+    lambda g, out: g * conjugate(1 - out * out),
     doc="Take the hyperbolic tangent. Keeps the result for backward.",
-)  # fmt: skip
+)
 asinh = _unary(
-    "asinh", lambda g, input: g * conjugate((input * input + 1).rsqrt()), ufunc="arcsinh",
+    "asinh",
+    lambda g, input: g * conjugate((input * input + 1).rsqrt()),
+    ufunc="arcsinh",
     doc="Take the inverse hyperbolic sine.",
-)  # fmt: skip
+)
 acosh = _unary(
     # Two roots: one of the product has its cut elsewhere in the complex plane.
-    "acosh", lambda g, input: g * conjugate(
-        (input + 1).rsqrt() * (input - 1).rsqrt()
-        if input.is_complex() else (input * input - 1).rsqrt()
+    "acosh",
+    lambda g, input: (
+        g
+        * conjugate(
+            (input + 1).rsqrt() * (input - 1).rsqrt()
+            if input.is_complex()
+            else (input * input - 1).rsqrt()
+        )
     ),
-    between(1.2, 3.0), ufunc="arccosh", doc="Take the inverse hyperbolic cosine.",
-)  # fmt: skip
+    between(1.2, 3.0),
+    ufunc="arccosh",
+    doc="Take the inverse hyperbolic cosine.",
+)
 atanh = _unary(
-    "atanh", lambda g, input: g / conjugate(1 - input * input), between(-0.8, 0.8), ufunc="arctanh",
+    "atanh",
+    lambda g, input: g / conjugate(1 - input * input),
+    between(-0.8, 0.8),
+    ufunc="arctanh",
     doc="Take the inverse hyperbolic tangent.",
-)  # fmt: skip
+)
 erf = _unary(
-    "erf", lambda g, input: _erf_backward(g, input), library=True,  # type: ignore[has-type]
+    "erf",
+    lambda g, input: _erf_backward(g, input),  # type: ignore[has-type]
+    library=True,
     doc="Take the error function.",
-)  # fmt: skip
+)
 erfc = _unary(
-    "erfc", lambda g, input: _erf_backward(-g, input), library=True,  # type: ignore[has-type]
+    "erfc",
+    lambda g, input: _erf_backward(-g, input),  # type: ignore[has-type]
+    library=True,
     doc="Take the complementary error function, ``1 - erf(input)``.",
-)  # fmt: skip
+)
 erfinv = _unary(
-    "erfinv", lambda g, out: g * ((out * out).exp() * (pi**0.5 / 2)), between(-0.8, 0.8),
-    library=True, doc="Take the inverse error function. Keeps the result for backward.",
+    "erfinv",
+    lambda g, out: g * ((out * out).exp() * (pi**0.5 / 2)),
+    between(-0.8, 0.8),
+    library=True,
+    doc="Take the inverse error function. Keeps the result for backward.",
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 
 
 def _gradients(make):
@@ -183,9 +233,14 @@ def _(g, grad, input):
 
 
 @op(
-    inplace="lgamma_", infer=lambda input: (input, input.like(dtype=bool_)), promote="float",
-    scratch=("below",), flops=per_element(10), samples=log_positive, elementwise=True,
-)  # fmt: skip
+    inplace="lgamma_",
+    infer=lambda input: (input, input.like(dtype=bool_)),
+    promote="float",
+    scratch=("below",),
+    flops=per_element(10),
+    samples=log_positive,
+    elementwise=True,
+)
 def lgamma(xp, out, below, input):
     """Compute the logarithm of the gamma function's absolute value."""
     special(xp).gammaln(input, out=out)
@@ -199,9 +254,12 @@ def _(g, input):
 
 
 digamma = _unary(
-    "digamma", lambda g, input: g * _polygamma(input, n=1), log_positive, library=True,  # type: ignore[has-type]
+    "digamma",
+    lambda g, input: g * _polygamma(input, n=1),  # type: ignore[has-type]
+    log_positive,
+    library=True,
     doc="Take the derivative of ``lgamma``.",
-)  # fmt: skip
+)
 deg2rad = _unary("deg2rad", lambda g: g * (pi / 180), cost=1, doc="Convert degrees to radians.")
 rad2deg = _unary("rad2deg", lambda g: g * (180 / pi), cost=1, doc="Convert radians to degrees.")
 
@@ -220,9 +278,12 @@ def _polygammas(make):
 
 
 @op(
-    infer=lambda input, *, n: input, promote="float", flops=per_element(30),
-    samples=_polygammas, elementwise=True,
-)  # fmt: skip
+    infer=lambda input, *, n: input,
+    promote="float",
+    flops=per_element(30),
+    samples=_polygammas,
+    elementwise=True,
+)
 def _polygamma(xp, out, input, *, n):
     """The n-th derivative of digamma, n at least 1, by Hurwitz's zeta function."""
     special(xp).zeta(float(n + 1), input, out=out)
@@ -313,9 +374,14 @@ def _sinc_infer(input):
 
 
 @op(
-    infer=_sinc_infer, scratch=("angle", "mask"), promote="float", inplace="sinc_",
-    flops=per_element(12), samples=singles, elementwise=True,
-)  # fmt: skip
+    infer=_sinc_infer,
+    scratch=("angle", "mask"),
+    promote="float",
+    inplace="sinc_",
+    flops=per_element(12),
+    samples=singles,
+    elementwise=True,
+)
 def sinc(xp, out, angle, mask, input):
     """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""
     xp.multiply(input, pi, out=angle)

@@ -58,9 +58,12 @@ def _embedding_samples(make):
 
 
 @op(
-    infer=_embedding_infer, layout=contiguous, half="exact",
-    samples=_embedding_samples, flops=lambda *_, **__: 0,
-)  # fmt: skip
+    infer=_embedding_infer,
+    layout=contiguous,
+    half="exact",
+    samples=_embedding_samples,
+    flops=lambda *_, **__: 0,
+)
 def _embedding(xp, out, weight, index, *, padding, sparse=False):
     """Look up the row of ``weight`` for each index; row ``padding`` gets no gradient.
 
@@ -102,8 +105,9 @@ def _row_sums_samples(make):
 @op(
     layout=contiguous,
     infer=lambda grad, index, *, rows, padding: grad.like((rows, grad.shape[-1])),
-    flops=lambda grad, index, **_: grad.numel, samples=_row_sums_samples,
-)  # fmt: skip
+    flops=lambda grad, index, **_: grad.numel,
+    samples=_row_sums_samples,
+)
 def _embedding_grad(xp, out, grad, index, *, rows, padding):
     """Backward of lookup: add each gradient to its row; row ``padding`` stays zero."""
     out.fill(0)
@@ -146,9 +150,12 @@ def _share_samples(make):
 
 @op(
     infer=lambda index, *, rows, dtype: (index.like(dtype=dtype), Spec((rows,), int64)),
-    scratch=("counts",), layout=contiguous, half="exact", flops=lambda index, **_: 2 * index.numel,
+    scratch=("counts",),
+    layout=contiguous,
+    half="exact",
+    flops=lambda index, **_: 2 * index.numel,
     samples=_share_samples,
-)  # fmt: skip
+)
 def _index_shares(xp, out, counts, index, *, rows, dtype):
     """Return one over the frequency of each index."""
     counts.fill(0)
@@ -169,9 +176,11 @@ def _frequency_samples(make):
 
 
 @op(
-    infer=lambda input, index, *, rows: input, half="exact",
-    flops=lambda *_, **__: 0, samples=_frequency_samples,
-)  # fmt: skip
+    infer=lambda input, index, *, rows: input,
+    half="exact",
+    flops=lambda *_, **__: 0,
+    samples=_frequency_samples,
+)
 def _scale_gradient(xp, out, input, index, *, rows):
     """The identity, whose gradient is divided by the frequency of each row of ``index``."""
     xp.copyto(out, input)
@@ -197,10 +206,13 @@ def _renormalize_infer(weight, index, *, max_norm, norm_type):
 
 
 @op(
-    inplace="_renormalize_rows_", infer=_renormalize_infer,
-    scratch=("rows", "powers"), flops=lambda weight, index, **_: 4 * index.numel * weight.shape[1],
-    samples=_renormalize_samples, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    inplace="_renormalize_rows_",
+    infer=_renormalize_infer,
+    scratch=("rows", "powers"),
+    flops=lambda weight, index, **_: 4 * index.numel * weight.shape[1],
+    samples=_renormalize_samples,
+    autocast=WIDE_ON_CUDA,
+)
 def _renormalize_rows(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
     """Renormalize the rows that ``index`` names to a norm of at most ``max_norm``."""
     if out is not weight:
@@ -224,9 +236,14 @@ def _renormalize_rows(xp, out, rows, powers, weight, index, *, max_norm, norm_ty
 
 @function(public=False)
 def embedding(
-    input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False,
+    input,
+    weight,
+    padding_idx=None,
+    max_norm=None,
+    norm_type=2.0,
+    scale_grad_by_freq=False,
     sparse=False,
-):  # fmt: skip
+):
     """Look up the row of ``weight`` for each index in ``input``.
 
     Args:

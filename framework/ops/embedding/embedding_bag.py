@@ -64,9 +64,12 @@ def _check_rows(xp, source, rows):
 
 
 @op(
-    infer=_bag_infer, scratch=("tile",), layout=contiguous, samples=_bag_samples,
+    infer=_bag_infer,
+    scratch=("tile",),
+    layout=contiguous,
+    samples=_bag_samples,
     flops=lambda table, factors, *_, **__: 2 * factors.numel * table.shape[1],
-)  # fmt: skip
+)
 def _bag(xp, out, tile, table, factors, source, target, *, rows):
     """Add rows of ``table``, each times its factor, to the rows ``target`` of ``out``."""
     _check_rows(xp, source, table.shape[0])
@@ -120,9 +123,12 @@ def _products_samples(make):
 
 
 @op(
-    infer=_products_infer, scratch=("left", "right"), layout=contiguous,
-    samples=_products_samples, flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
-)  # fmt: skip
+    infer=_products_infer,
+    scratch=("left", "right"),
+    layout=contiguous,
+    samples=_products_samples,
+    flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
+)
 def _bag_products(xp, out, left, right, a, b, source, target):
     """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
     for here in tiles(source.shape[0], max(1, left.shape[0])):
@@ -164,9 +170,13 @@ def _winners_samples(make):
 
 
 @op(
-    infer=_winners_infer, scratch=("best",), layout=contiguous, half="exact",
-    samples=_winners_samples, flops=lambda table, source, *_, **__: source.numel * table.shape[1],
-)  # fmt: skip
+    infer=_winners_infer,
+    scratch=("best",),
+    layout=contiguous,
+    half="exact",
+    samples=_winners_samples,
+    flops=lambda table, source, *_, **__: source.numel * table.shape[1],
+)
 def _bag_winners(xp, out, best, table, source, target, counts, *, rows):
     """Return the argmax row of ``table`` per bag and column; -1 for an empty bag.
 
@@ -245,10 +255,14 @@ def _entries_samples(make):
 
 
 @op(
-    returns=("factors", "target"), infer=_entries_infer, scratch=("counts",),
-    layout=contiguous, half="exact", samples=_entries_samples,
+    returns=("factors", "target"),
+    infer=_entries_infer,
+    scratch=("counts",),
+    layout=contiguous,
+    half="exact",
+    samples=_entries_samples,
     flops=lambda source, *_, **__: 2 * source.numel,
-)  # fmt: skip
+)
 def _bag_entries(
     xp, factors, target, counts, source, offsets, weights, *, bags, length, mean, padding, dtype
 ):
@@ -265,9 +279,17 @@ def _bag_entries(
         dtype: Of the factors.
     """
     _set_entries(
-        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        xp,
+        factors,
+        target,
+        counts,
+        source,
+        offsets,
+        weights,
+        length=length,
+        mean=mean,
         padding=padding,
-    )  # fmt: skip
+    )
 
 
 def _bags_infer(table, source, offsets, weights, *, bags, **_):
@@ -294,10 +316,12 @@ def _bags_samples(make):
 
 
 @op(
-    infer=_bags_infer, scratch=("factors", "target", "counts", "tile"),
-    layout=contiguous, samples=_bags_samples,
+    infer=_bags_infer,
+    scratch=("factors", "target", "counts", "tile"),
+    layout=contiguous,
+    samples=_bags_samples,
     flops=lambda table, source, *_, **__: 2 * source.numel * table.shape[1],
-)  # fmt: skip
+)
 def _embedding_bag(
     xp, out, factors, target, counts, tile, table, source, offsets, weights, *, bags, length, mean,
     padding, by_frequency, sparse=False,
@@ -309,9 +333,17 @@ def _embedding_bag(
     """
     _check_rows(xp, source, table.shape[0])
     _set_entries(
-        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        xp,
+        factors,
+        target,
+        counts,
+        source,
+        offsets,
+        weights,
+        length=length,
+        mean=mean,
         padding=padding,
-    )  # fmt: skip
+    )
     _add_rows(xp, out, tile, table, factors, source, target)
 
 
@@ -326,9 +358,17 @@ def _(
 
     _check_rows(xp, source, table.shape[0])
     _set_entries(
-        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        xp,
+        factors,
+        target,
+        counts,
+        source,
+        offsets,
+        weights,
+        length=length,
+        mean=mean,
         padding=padding,
-    )  # fmt: skip
+    )
     embedding.bag(out, table, factors, source, target)
 
 
@@ -409,10 +449,18 @@ def _check_bags(input, weight, offsets, mode, scale_grad_by_freq, sparse, per_sa
 
 @function(public=False)
 def embedding_bag(
-    input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False,
-    mode="mean", sparse=False, per_sample_weights=None, include_last_offset=False,
+    input,
+    weight,
+    offsets=None,
+    max_norm=None,
+    norm_type=2,
+    scale_grad_by_freq=False,
+    mode="mean",
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
     padding_idx=None,
-):  # fmt: skip
+):
     """Compute embedding bags: the sum, mean or maximum of the rows of each bag.
 
     Args:
@@ -472,9 +520,15 @@ def embedding_bag(
         return _largest(weight, source, offsets, how)
     factors = None if per_sample_weights is None else per_sample_weights.reshape(-1)
     return _embedding_bag(
-        weight, source, offsets, factors, mean=mode == "mean",
-        by_frequency=bool(scale_grad_by_freq), sparse=bool(sparse), **how,
-    )  # fmt: skip
+        weight,
+        source,
+        offsets,
+        factors,
+        mean=mode == "mean",
+        by_frequency=bool(scale_grad_by_freq),
+        sparse=bool(sparse),
+        **how,
+    )
 
 
 def _largest(weight, source, offsets, how):

@@ -152,7 +152,7 @@ def _scatter_sum_samples(make):
 @op(
     samples=_scatter_sum_samples,
     infer=lambda input, index, *, shape, dim: input.like(shape),
-)  # fmt: skip
+)
 def _scatter_sum(xp, out, input, index, *, shape, dim):
     """Scatter-add ``input`` into zeros along ``dim``: the adjoint of ``gather``."""
     out.fill(0)
@@ -177,9 +177,10 @@ def _(g, index, dim):
 
 
 @op(
-    half="exact", samples=_scatter_unique_samples,
+    half="exact",
+    samples=_scatter_unique_samples,
     infer=lambda input, index, *, shape, dim: input.like(shape),
-)  # fmt: skip
+)
 def _scatter_unique(xp, out, input, index, *, shape, dim):
     """Scatter ``input`` into zeros along ``dim``, at indices that occur once each."""
     out.fill(0)

@@ -89,8 +89,10 @@ def _index_infer(input, index, *, dims, at):
 def positions(rows, *shape):
     """Indices for samples: row k counts through ``range(rows[k])`` by 2, at least twice."""
     count = prod(shape)
-    found = [[(k + 2 * i) % n - (n if i % 3 == 2 else 0) for i in range(count)]
-             for k, n in enumerate(rows)]  # fmt: skip
+    found = [
+        [(k + 2 * i) % n - (n if i % 3 == 2 else 0) for i in range(count)]
+        for k, n in enumerate(rows)
+    ]
     return tensor(np.array(found, np.int64).reshape(len(rows), *shape))
 
 
@@ -173,7 +175,7 @@ def _index_sum_samples(make):
 @op(
     samples=_index_sum_samples,
     infer=lambda input, index, *, shape, dims, at: input.like(shape),
-)  # fmt: skip
+)
 def _index_sum(xp, out, input, index, *, shape, dims, at):
     """Add ``input`` into zeros of ``shape`` at ``index``: the adjoint of indexing."""
     check_bounds(xp, index, shape, dims)
@@ -219,9 +221,12 @@ def _put_samples(make):
 
 
 @op(
-    inplace="_index_put_", infer=_put_infer, half="exact", samples=_put_samples,
+    inplace="_index_put_",
+    infer=_put_infer,
+    half="exact",
+    samples=_put_samples,
     autocast="promote",
-)  # fmt: skip
+)
 def _index_put(xp, out, input, index, values, *, dims, at):
     """Write ``values`` at ``index`` in a copy of ``input``; the last duplicate wins."""
     check_bounds(xp, index, input.shape, dims)

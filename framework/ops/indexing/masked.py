@@ -53,9 +53,12 @@ def _read_samples(make):
 
 
 @op(
-    infer=_read_infer, scratch=("places",), layout=_ready, half="exact",
+    infer=_read_infer,
+    scratch=("places",),
+    layout=_ready,
+    half="exact",
     samples=_read_samples,
-)  # fmt: skip
+)
 def _index_masked(xp, out, places, input, mask, index, *, count, at):
     """Read the ``count`` elements where ``mask`` is True; it begins at dim ``at``.
 
@@ -68,11 +71,12 @@ def _index_masked(xp, out, places, input, mask, index, *, count, at):
 
 
 @_index_masked.kernel(
-    "cpu", layout=_ready,
+    "cpu",
+    layout=_ready,
     when=lambda input, mask, index, *, count, at: enough(
         prod(_read_infer(input, mask, index, count=count, at=at)[0].shape), input.dtype
     ),
-)  # fmt: skip
+)
 def _(xp, out, places, input, mask, index, *, count, at):
     if index is None:
         set_places(xp, places, mask)
@@ -102,9 +106,11 @@ def _sum_samples(make):
 
 
 @op(
-    infer=_sum_infer, scratch=("places",), layout=_ready,
+    infer=_sum_infer,
+    scratch=("places",),
+    layout=_ready,
     samples=_sum_samples,
-)  # fmt: skip
+)
 def _index_masked_grad(xp, out, places, input, mask, *, shape, at):
     """Add ``input`` into zeros of ``shape`` where ``mask`` is True: the adjoint of reading."""
     set_places(xp, places, mask)
@@ -136,11 +142,17 @@ def _write_samples(make):
 
 
 @op(
-    inplace="_masked_scatter_", infer=lambda input, mask, values, index: (
-        input, Spec((mask.ndim, values.shape[0] if index is None else 0), int64)
+    inplace="_masked_scatter_",
+    infer=lambda input, mask, values, index: (
+        input,
+        Spec((mask.ndim, values.shape[0] if index is None else 0), int64),
     ),
-    scratch=("places",), layout=_ready, half="exact", samples=_write_samples, autocast="promote",
-)  # fmt: skip
+    scratch=("places",),
+    layout=_ready,
+    half="exact",
+    samples=_write_samples,
+    autocast="promote",
+)
 def _masked_scatter(xp, out, places, input, mask, values, index):
     """Write ``values``, in order, where ``mask`` is True in a copy; ``index`` as above."""
     if out is not input:

@@ -144,9 +144,12 @@ def _search_infer(sorted_sequence, input, *, right):
 
 
 @op(
-    adopt=True, promote="arith", infer=_search_infer, half="exact",
+    adopt=True,
+    promote="arith",
+    infer=_search_infer,
+    half="exact",
     samples=_search_samples,
-)  # fmt: skip
+)
 def _searchsorted(xp, sorted_sequence, input, *, right):
     """Find where each value would be inserted into a sorted sequence, or row."""
     side = "right" if right else "left"

@@ -52,9 +52,11 @@ def _scatter_samples(make):
 
 
 @op(
-    inplace="_scatter_", infer=_scatter_infer, half="exact",
+    inplace="_scatter_",
+    infer=_scatter_infer,
+    half="exact",
     samples=_scatter_samples,
-)  # fmt: skip
+)
 def _scatter(xp, out, input, index, src, *, dim):
     """Scatter ``src`` into a copy of ``input`` along a dim; the last duplicate wins."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
@@ -109,9 +111,11 @@ def _scatter_add_samples(make):
 
 
 @op(
-    inplace="_scatter_add_", infer=_scatter_infer,
-    samples=_scatter_add_samples, autocast="promote",
-)  # fmt: skip
+    inplace="_scatter_add_",
+    infer=_scatter_infer,
+    samples=_scatter_add_samples,
+    autocast="promote",
+)
 def _scatter_add(xp, out, input, index, src, *, dim):
     """Scatter-add ``src`` into a copy of ``input`` along a dim."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)

@@ -41,9 +41,12 @@ def _where_samples(make):
 
 
 @op(
-    promote=("arith", ("input", "other")), infer=_where_infer, half="exact",
-    samples=_where_samples, elementwise=True,
-)  # fmt: skip
+    promote=("arith", ("input", "other")),
+    infer=_where_infer,
+    half="exact",
+    samples=_where_samples,
+    elementwise=True,
+)
 def _where(xp, out, condition, input, other):
     """Select ``input`` where the condition is True, else ``other``."""
     xp.copyto(out, other, casting="unsafe")
@@ -141,9 +144,13 @@ def _masked_fill_samples(make):
 
 
 @op(
-    inplace="masked_fill_", infer=_masked_fill_infer, out=False, half="exact",
-    samples=_masked_fill_samples, elementwise=True,
-)  # fmt: skip
+    inplace="masked_fill_",
+    infer=_masked_fill_infer,
+    out=False,
+    half="exact",
+    samples=_masked_fill_samples,
+    elementwise=True,
+)
 def masked_fill(xp, out, input, mask, value):
     """Fill with ``value`` where the mask is True; the mask broadcasts.
 

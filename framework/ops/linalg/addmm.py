@@ -51,9 +51,14 @@ def _addmatmul_samples(make):
 
 
 @op(
-    infer=_addmatmul_infer, promote="same", scratch=("scaled",),
-    layout=blas_ready, flops=_addmatmul_flops, samples=_addmatmul_samples, autocast="low",
-)  # fmt: skip
+    infer=_addmatmul_infer,
+    promote="same",
+    scratch=("scaled",),
+    layout=blas_ready,
+    flops=_addmatmul_flops,
+    samples=_addmatmul_samples,
+    autocast="low",
+)
 def _addmatmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     """Multiply and add: ``out = beta * input + alpha * (mat1 @ mat2)``; beta 0 ignores input."""
     rows, mat1 = folded(out, mat1, mat2)

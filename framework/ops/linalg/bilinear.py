@@ -53,21 +53,31 @@ def _infer(a, b, weight, *, free):
 
 def _samples(make):
     for free, sizes in (
-        (0, (4, 2, 3, 4)), (0, (3, 4, 1, 2)), (0, (3, 2, 4, 1)), (0, (0, 2, 2, 3)),
-        (1, (4, 2, 3, 4)), (1, (3, 4, 3, 1)), (2, (4, 2, 3, 4)), (2, (3, 4, 3, 1)),
+        (0, (4, 2, 3, 4)),
+        (0, (3, 4, 1, 2)),
+        (0, (3, 2, 4, 1)),
+        (0, (0, 2, 2, 3)),
+        (1, (4, 2, 3, 4)),
+        (1, (3, 4, 3, 1)),
+        (2, (4, 2, 3, 4)),
+        (2, (3, 4, 3, 1)),
         (2, (3, 1, 2, 4)),
-    ):  # fmt: skip
+    ):
         r, *shape = sizes
         first, second = (n for d, n in enumerate(shape) if d != free)
         yield (make(r, first), make(r, second), make(*shape)), {"free": free}
 
 
 @op(
-    infer=_infer, scratch=("tile",), promote="same", layout=contiguous,
-    samples=_samples, flops=lambda a, b, weight, *, free: a.shape[0] * (
-        2 * weight.numel + 2 * _route(weight.shape, free)[1]
+    infer=_infer,
+    scratch=("tile",),
+    promote="same",
+    layout=contiguous,
+    samples=_samples,
+    flops=lambda a, b, weight, *, free: (
+        a.shape[0] * (2 * weight.numel + 2 * _route(weight.shape, free)[1])
     ),
-)  # fmt: skip
+)
 def _trilinear(xp, out, tile, a, b, weight, *, free):
     """The form without the factor of dim ``free``; ``a`` and ``b`` are the others, in order."""
     first, size = _route(weight.shape, free)
@@ -147,10 +157,13 @@ def _weight_samples(make):
 
 
 @op(
-    infer=_weight_infer, scratch=("tile",), promote="same",
-    layout=contiguous, samples=_weight_samples,
+    infer=_weight_infer,
+    scratch=("tile",),
+    promote="same",
+    layout=contiguous,
+    samples=_weight_samples,
     flops=lambda x0, x1, x2: 2 * x0.numel * x1.shape[1] * x2.shape[1],
-)  # fmt: skip
+)
 def _trilinear_weight(xp, out, tile, x0, x1, x2):
     """``out[k, i, j] = sum_r x0[r, k] * x1[r, i] * x2[r, j]``."""
     rows, (k, i, j) = x0.shape[0], out.shape
@@ -211,8 +224,9 @@ def bilinear(input1, input2, weight, bias=None):
         makes of the weight if that is more.
     """
     if input1.shape[:-1] != input2.shape[:-1] or tuple(weight.shape[1:]) != (
-        input1.shape[-1], input2.shape[-1],
-    ):  # fmt: skip
+        input1.shape[-1],
+        input2.shape[-1],
+    ):
         raise RuntimeError(
             f"bilinear takes input1 (*, M), input2 (*, N) and weight (O, M, N); got "
             f"{tuple(input1.shape)}, {tuple(input2.shape)} and {tuple(weight.shape)}. Transpose "

@@ -69,9 +69,12 @@ def _cdist_samples(make):
 
 
 @op(
-    infer=_cdist_infer, scratch=("tile",), promote="same", samples=_cdist_samples,
+    infer=_cdist_infer,
+    scratch=("tile",),
+    promote="same",
+    samples=_cdist_samples,
     flops=lambda x1, x2, *, p: 3 * x1.numel * x2.shape[1],
-)  # fmt: skip
+)
 def _cdist(xp, out, tile, x1, x2, *, p):
     """Compute the norm of each difference of a row of ``x1`` and one of ``x2``."""
     if not x1.shape[2]:
@@ -129,10 +132,12 @@ def _slope_samples(make):
 
 
 @op(
-    infer=_slope_infer, scratch=("tile", "size", "weight", "zero"),
-    promote="same", samples=_slope_samples,
+    infer=_slope_infer,
+    scratch=("tile", "size", "weight", "zero"),
+    promote="same",
+    samples=_slope_samples,
     flops=lambda grad, x1, x2, lengths, *, p: 6 * x1.numel * x2.shape[1],
-)  # fmt: skip
+)
 def _cdist_backward(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
     """Backward of distances for ``x1``; 0 where two points coincide."""
     if p == 0 or not x1.shape[2]:
@@ -191,8 +196,9 @@ def _(g, needs, grad, x1, x2, lengths, p):
 
 
 def _euclidean_infer(x1, x2):
-    out = x1.like((*broadcast_shapes("cdist", x1.shape[:-2], x2.shape[:-2]),
-                   x1.shape[-2], x2.shape[-2]))  # fmt: skip
+    out = x1.like(
+        (*broadcast_shapes("cdist", x1.shape[:-2], x2.shape[:-2]), x1.shape[-2], x2.shape[-2])
+    )
     return out, x1, x2, x1.like((*x1.shape[:-1], 1)), x2.like((*x2.shape[:-1], 1))
 
 
@@ -204,10 +210,13 @@ def _euclidean_samples(make):
 
 
 @op(
-    infer=_euclidean_infer, promote="same",
-    scratch=("square1", "square2", "sum1", "sum2"), layout=blas_ready, samples=_euclidean_samples,
+    infer=_euclidean_infer,
+    promote="same",
+    scratch=("square1", "square2", "sum1", "sum2"),
+    layout=blas_ready,
+    samples=_euclidean_samples,
     flops=lambda x1, x2: 2 * x1.numel * x2.shape[-2],
-)  # fmt: skip
+)
 def _euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     """Euclidean distances by a product: ``sqrt(|a|^2 + |b|^2 - 2 a b)``."""
     for x, square, total in ((x1, square1, sum1), (x2, square2, sum2)):
@@ -242,9 +251,10 @@ def _toward(g, x1, x2, out):
 
 
 _MODES = (
-    "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
+    "use_mm_for_euclid_dist_if_necessary",
+    "use_mm_for_euclid_dist",
     "donot_use_mm_for_euclid_dist",
-)  # fmt: skip
+)
 _MANY = 25  # points from which a product is the faster way to Euclidean distances
 
 
@@ -308,9 +318,11 @@ def _condensed_samples(make):
 
 
 @op(
-    infer=_condensed_infer, scratch=("tile",), samples=_condensed_samples,
+    infer=_condensed_infer,
+    scratch=("tile",),
+    samples=_condensed_samples,
     flops=lambda input, *, p: 3 * input.numel * input.shape[0] // 2,
-)  # fmt: skip
+)
 def _pdist(xp, out, tile, input, *, p):
     """Compute the norms of the differences between each row and all later ones."""
     if not input.shape[1]:
@@ -326,8 +338,9 @@ def _pdist(xp, out, tile, input, *, p):
 def _worth(*specs, p):
     points = specs[-2 if len(specs) > 1 else -1]
     return points.numel * points.shape[0] >= thresholds.COMPILED_HEAVY and points.dtype.name in (
-        "float32", "float64",
-    )  # fmt: skip
+        "float32",
+        "float64",
+    )
 
 
 @_pdist.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
@@ -372,9 +385,10 @@ def _condensed_slope_samples(make):
 
 @op(
     infer=_condensed_slope_infer,
-    scratch=("tile", "size", "weight", "zero"), samples=_condensed_slope_samples,
+    scratch=("tile", "size", "weight", "zero"),
+    samples=_condensed_slope_samples,
     flops=lambda grad, input, lengths, *, p: 6 * input.numel * input.shape[0] // 2,
-)  # fmt: skip
+)
 def _pdist_backward(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
     """Backward of condensed distances for ``input``; 0 where two points coincide."""
     out.fill(0)

@@ -66,9 +66,13 @@ def hermitian(xp, A, part):
 def symmetric_samples(make):
     """Samples of ops on hermitian matrices."""
     for shape, part in (
-        ((3, 3), "both"), ((2, 2, 2), "both"), ((1, 1), "lower"), ((1, 1), "upper"),
-        ((0, 0), "both"), ((0, 2, 2), "lower"),
-    ):  # fmt: skip
+        ((3, 3), "both"),
+        ((2, 2, 2), "both"),
+        ((1, 1), "lower"),
+        ((1, 1), "upper"),
+        ((0, 0), "both"),
+        ((0, 2, 2), "lower"),
+    ):
         m = make(*shape) * 0.3
         spread = arange(m.shape[-1]).to(m.dtype)
         yield (_withdiagonal_of(m, diagonal_of(m) + 2.0 + 3.0 * spread),), {"part": part}
@@ -99,19 +103,26 @@ def _leading_minor(xp, a):
 
 
 @op(
-    adopt=True, returns=("out", "info"), infer=_cholesky_infer,
-    samples=_cholesky_samples, flops=lambda A, **_: A.numel * A.shape[-1] // 3,
+    adopt=True,
+    returns=("out", "info"),
+    infer=_cholesky_infer,
+    samples=_cholesky_samples,
+    flops=lambda A, **_: A.numel * A.shape[-1] // 3,
     autocast=WIDE_ON_CPU,
-)  # fmt: skip
+)
 def _cholesky(xp, A, *, part, checked):
     """Cholesky decomposition of hermitian positive-definite matrices, with failures."""
     A = hermitian(xp, A, part)
     return checks.attempted(
-        xp, xp.linalg.cholesky, [A], _leading_minor, checked,
+        xp,
+        xp.linalg.cholesky,
+        [A],
+        _leading_minor,
+        checked,
         "linalg.cholesky: {where}The factorization could not be completed because the input is not "
         "positive-definite (the leading minor of order {number} is not positive-definite). Add a "
         "multiple of the identity.",
-    )  # fmt: skip
+    )
 
 
 @_cholesky.vjp("A")
@@ -170,16 +181,25 @@ def _qr_infer(A, *, mode):
 
 def _qr_samples(make):
     for shape, mode in (
-        ((3, 3), "reduced"), ((4, 2), "reduced"), ((2, 2, 3), "reduced"), ((2, 4), "complete"),
-        ((3, 0), "reduced"), ((0, 2, 2), "reduced"), ((3, 1), "reduced"),
-    ):  # fmt: skip
+        ((3, 3), "reduced"),
+        ((4, 2), "reduced"),
+        ((2, 2, 3), "reduced"),
+        ((2, 4), "complete"),
+        ((3, 0), "reduced"),
+        ((0, 2, 2), "reduced"),
+        ((3, 1), "reduced"),
+    ):
         yield (make(*shape),), {"mode": mode}
 
 
 @op(
-    adopt=True, returns=("q", "r"), infer=_qr_infer, samples=_qr_samples,
-    flops=lambda A, **_: 4 * cube(A), autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    returns=("q", "r"),
+    infer=_qr_infer,
+    samples=_qr_samples,
+    flops=lambda A, **_: 4 * cube(A),
+    autocast=WIDE_ON_CPU,
+)
 def _qr(xp, A, *, mode):
     """QR decomposition into orthonormal columns and an upper triangle."""
     m, n = A.shape[-2:]

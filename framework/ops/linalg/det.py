@@ -26,9 +26,11 @@ def _det_infer(A):
 
 
 @op(
-    adopt=True, infer=_det_infer, samples=_det_samples,
+    adopt=True,
+    infer=_det_infer,
+    samples=_det_samples,
     flops=lambda A: 2 * cube(A) // 3,
-)  # fmt: skip
+)
 def _det(xp, A):
     """Compute determinants."""
     if not A.size:
@@ -64,9 +66,11 @@ def _cofactors_infer(A):
 
 
 @op(
-    adopt=True, infer=_cofactors_infer, samples=_det_samples,
+    adopt=True,
+    infer=_cofactors_infer,
+    samples=_det_samples,
     flops=lambda A: 20 * cube(A),
-)  # fmt: skip
+)
 def _cofactors(xp, A):
     """Compute cofactor matrices: ``det(A) * inv(A).mT``, also for singular A."""
     if not A.size:
@@ -130,9 +134,12 @@ def _slope_samples(make):
 
 
 @op(
-    adopt=True, infer=lambda A, P: A, promote="same",
-    samples=_slope_samples, flops=lambda A, P: 24 * cube(A),
-)  # fmt: skip
+    adopt=True,
+    infer=lambda A, P: A,
+    promote="same",
+    samples=_slope_samples,
+    flops=lambda A, P: 24 * cube(A),
+)
 def _cofactors_slope(xp, A, P):
     """Derivative of the cofactors in direction P: a form in second minors of A.
 
@@ -194,9 +201,12 @@ def _slogdet_infer(A):
 
 
 @op(
-    adopt=True, returns=("sign", "logabsdet"), infer=_slogdet_infer,
-    samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
-)  # fmt: skip
+    adopt=True,
+    returns=("sign", "logabsdet"),
+    infer=_slogdet_infer,
+    samples=_det_samples,
+    flops=lambda A: 2 * cube(A) // 3,
+)
 def _slogdet(xp, A):
     """Compute the signs of determinants and the logarithms of their magnitudes."""
     if not A.size:

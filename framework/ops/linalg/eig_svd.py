@@ -40,9 +40,14 @@ def _svd_infer(A, *, full_matrices):
 
 def _svd_samples(make):
     for shape, full in (
-        ((3, 3), False), ((3, 2), False), ((2, 2, 3), False), ((2, 2), True), ((1, 3), False),
-        ((0, 2), False), ((0, 2, 2), False),
-    ):  # fmt: skip
+        ((3, 3), False),
+        ((3, 2), False),
+        ((2, 2, 3), False),
+        ((2, 2), True),
+        ((1, 3), False),
+        ((0, 2), False),
+        ((0, 2, 2), False),
+    ):
         m = make(*shape)
         rows, columns = m.shape[-2:]
         stretch = eye(rows, columns, dtype=m.dtype).cumsum(-1).tril().triu()
@@ -52,9 +57,13 @@ def _svd_samples(make):
 
 
 @op(
-    adopt=True, returns=("u", "s", "vh"), infer=_svd_infer, samples=_svd_samples,
-    flops=lambda A, **_: 14 * cube(A), autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    returns=("u", "s", "vh"),
+    infer=_svd_infer,
+    samples=_svd_samples,
+    flops=lambda A, **_: 14 * cube(A),
+    autocast=WIDE_ON_CPU,
+)
 def _svd(xp, A, *, full_matrices):
     """Singular value decomposition, with singular values in descending order."""
     if A.size:
@@ -118,10 +127,12 @@ def _skew_diagonal(x):
 
 
 @op(
-    adopt=True, infer=lambda A: _svd_infer(A, full_matrices=False)[1],
+    adopt=True,
+    infer=lambda A: _svd_infer(A, full_matrices=False)[1],
     samples=lambda make: ((inputs, {}) for inputs, _ in _svd_samples(make)),
-    flops=lambda A: 3 * cube(A), autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    flops=lambda A: 3 * cube(A),
+    autocast=WIDE_ON_CPU,
+)
 def _svdvals(xp, A):
     """Compute singular values in descending order, without gradient."""
     if not A.size:
@@ -170,9 +181,13 @@ def _eigh_infer(A, *, part):
 
 
 @op(
-    adopt=True, returns=("values", "vectors"), infer=_eigh_infer,
-    samples=symmetric_samples, flops=lambda A, **_: 9 * cube(A), autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    returns=("values", "vectors"),
+    infer=_eigh_infer,
+    samples=symmetric_samples,
+    flops=lambda A, **_: 9 * cube(A),
+    autocast=WIDE_ON_CPU,
+)
 def _eigh(xp, A, *, part):
     """Eigenvalues, ascending, and orthonormal eigenvectors of hermitian matrices."""
     if not A.size:
@@ -192,9 +207,12 @@ def _(g_values, g_vectors, values, vectors):
 
 
 @op(
-    adopt=True, infer=lambda A, *, part: _eigh_infer(A, part=part)[0],
-    samples=symmetric_samples, flops=lambda A, **_: 2 * cube(A), autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    infer=lambda A, *, part: _eigh_infer(A, part=part)[0],
+    samples=symmetric_samples,
+    flops=lambda A, **_: 2 * cube(A),
+    autocast=WIDE_ON_CPU,
+)
 def _eigvalsh(xp, A, *, part):
     """Compute eigenvalues of hermitian matrices, ascending, without gradient."""
     if not A.size:
@@ -257,9 +275,13 @@ def _eig_samples(make):
 
 
 @op(
-    adopt=True, returns=("values", "vectors"), infer=_eig_infer, samples=_eig_samples,
-    flops=lambda A: 25 * cube(A), autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    returns=("values", "vectors"),
+    infer=_eig_infer,
+    samples=_eig_samples,
+    flops=lambda A: 25 * cube(A),
+    autocast=WIDE_ON_CPU,
+)
 def _eig(xp, A):
     """Compute eigenvalues and eigenvectors, always complex."""
     if not A.size:

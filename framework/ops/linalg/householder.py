@@ -33,9 +33,12 @@ def _geqrf_samples(make):
 
 
 @op(
-    returns=("a", "tau"), adopt=True, infer=_geqrf_infer, samples=_geqrf_samples,
+    returns=("a", "tau"),
+    adopt=True,
+    infer=_geqrf_infer,
+    samples=_geqrf_samples,
     flops=lambda input: 2 * cube(input),
-)  # fmt: skip
+)
 def geqrf(xp, input):
     """Compute the packed QR decomposition: R on and above the diagonal, reflections below.
 

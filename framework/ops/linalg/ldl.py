@@ -43,9 +43,12 @@ def _factor_samples(make):
 
 
 @op(
-    adopt=True, returns=("ld", "pivots", "info"), infer=_factor_infer,
-    samples=_factor_samples, flops=lambda A, **_: cube(A) // 3,
-)  # fmt: skip
+    adopt=True,
+    returns=("ld", "pivots", "info"),
+    infer=_factor_infer,
+    samples=_factor_samples,
+    flops=lambda A, **_: cube(A) // 3,
+)
 def _ldl_factor(xp, A, *, hermitian):
     """LDL factorization of the lower triangles, packed in one matrix."""
     host = _on_host(xp, A)
@@ -97,9 +100,11 @@ def _solve_samples(make):
 
 
 @op(
-    adopt=True, infer=_solve_infer, samples=_solve_samples,
+    adopt=True,
+    infer=_solve_infer,
+    samples=_solve_samples,
     flops=lambda LD, pivots, B, **_: 2 * B.numel * LD.shape[-1],
-)  # fmt: skip
+)
 def _ldl_solve(xp, LD, pivots, B, *, hermitian):
     """Solve ``A @ X = B`` by the packed factorization of A."""
     ld, rows, b = _on_host(xp, LD), _on_host(xp, pivots), _on_host(xp, B)

@@ -199,9 +199,10 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
     rows = LU_data.shape[-2]
     return Unpacked(
         elimination.permutation_matrix(LU_pivots, rows, LU_data.dtype)
-        if unpack_pivots else nothing,
+        if unpack_pivots
+        else nothing,
         *(elimination.triangles(LU_data) if unpack_data else (nothing, nothing)),
-    )  # fmt: skip
+    )
 
 
 @function(method=True)

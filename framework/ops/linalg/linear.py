@@ -41,16 +41,25 @@ def _linear_flops(input, weight, bias):
 
 def _linear_samples(make):
     for a, w, b in (
-        ((3, 4), (2, 4), (2,)), ((2, 3, 4), (5, 4), (5,)), ((4,), (2, 4), (2,)),
-        ((0, 4), (2, 4), (2,)), ((3, 4), (2, 4), None), ((2, 3, 0), (2, 0), (2,)),
-    ):  # fmt: skip
+        ((3, 4), (2, 4), (2,)),
+        ((2, 3, 4), (5, 4), (5,)),
+        ((4,), (2, 4), (2,)),
+        ((0, 4), (2, 4), (2,)),
+        ((3, 4), (2, 4), None),
+        ((2, 3, 0), (2, 0), (2,)),
+    ):
         yield (make(*a), make(*w), None if b is None else make(*b)), {}
 
 
 @op(
-    method=False, infer=_linear_infer, promote="same", layout=foldable, flops=_linear_flops,
-    samples=_linear_samples, autocast="low",
-)  # fmt: skip
+    method=False,
+    infer=_linear_infer,
+    promote="same",
+    layout=foldable,
+    flops=_linear_flops,
+    samples=_linear_samples,
+    autocast="low",
+)
 def linear(xp, out, input, weight, bias=None):
     """Apply an affine map to the last dimension: ``out = input @ weight.mT + bias``.
 

@@ -41,9 +41,12 @@ def _pinv_samples(make):
 
 
 @op(
-    adopt=True, infer=_pinv_infer, samples=_pinv_samples,
-    flops=lambda A, *_, **__: 20 * cube(A), autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    infer=_pinv_infer,
+    samples=_pinv_samples,
+    flops=lambda A, *_, **__: 20 * cube(A),
+    autocast=WIDE_ON_CPU,
+)
 def _pinv(xp, A, atol, rtol, *, part):
     """Compute the pseudoinverse from singular values above the tolerance."""
     m, n = A.shape[-2:]
@@ -160,16 +163,22 @@ def _lstsq_infer(A, B, *, rcond):
 
 def _lstsq_samples(make):
     for a, b, rcond in (
-        ((4, 2), (4, 3), 1e-5), ((2, 3), (2, 1), 1e-4), ((2, 3, 3), (2, 3, 2), 1e-5),
+        ((4, 2), (4, 3), 1e-5),
+        ((2, 3), (2, 1), 1e-4),
+        ((2, 3, 3), (2, 3, 2), 1e-5),
         ((0, 2), (0, 1), 1e-5),
-    ):  # fmt: skip
+    ):
         yield (make(*a), make(*b)), {"rcond": rcond}
 
 
 @op(
-    adopt=True, promote="same", returns=("out", "rank"), infer=_lstsq_infer,
-    samples=_lstsq_samples, flops=lambda A, *_, **__: 14 * cube(A),
-)  # fmt: skip
+    adopt=True,
+    promote="same",
+    returns=("out", "rank"),
+    infer=_lstsq_infer,
+    samples=_lstsq_samples,
+    flops=lambda A, *_, **__: 14 * cube(A),
+)
 def _lstsq(xp, A, B, *, rcond):
     """Compute the minimum-norm least squares solution X, and the rank of A."""
     a, b = aligned(xp, A, B)

@@ -57,8 +57,12 @@ def _lu_infer(A, *, pivot):
 
 def _lu_samples(make):
     for shape, pivot in (
-        ((3, 3), True), ((4, 2), True), ((2, 2, 3), True), ((3, 3), False), ((0, 2), True),
-    ):  # fmt: skip
+        ((3, 3), True),
+        ((4, 2), True),
+        ((2, 2, 3), True),
+        ((3, 3), False),
+        ((0, 2), True),
+    ):
         m = make(*shape)
         if not pivot:
             m = checks.conditioned(make, *shape)
@@ -66,9 +70,12 @@ def _lu_samples(make):
 
 
 @op(
-    adopt=True, returns=("lu", "pivots", "info"), infer=_lu_infer,
-    samples=_lu_samples, flops=lambda A, **_: 2 * cube(A) // 3,
-)  # fmt: skip
+    adopt=True,
+    returns=("lu", "pivots", "info"),
+    infer=_lu_infer,
+    samples=_lu_samples,
+    flops=lambda A, **_: 2 * cube(A) // 3,
+)
 def _lu_factor(xp, A, *, pivot):
     """LU decomposition with row exchanges, packed in one matrix."""
     return eliminate(xp, xp.array(A, order="C"), pivot)
@@ -133,9 +140,11 @@ def _permutation_samples(make):
 
 
 @op(
-    adopt=True, infer=_permutation_infer, half="exact",
+    adopt=True,
+    infer=_permutation_infer,
+    half="exact",
     samples=_permutation_samples,
-)  # fmt: skip
+)
 def _permutation(xp, pivots, *, rows):
     """Convert row exchanges, counted from 1, to a permutation."""
     flat = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])

@@ -104,9 +104,10 @@ def product_shape(name, input, other, left="input", right="other"):
     if a[-1] != inner:
         axis = "-2" if len(b) > 1 else "0"
         way_out = (
-            f"To multiply by the transpose, pass {right}.mT." if len(b) > 1
+            f"To multiply by the transpose, pass {right}.mT."
+            if len(b) > 1
             else "Slice or reshape one."
-        )  # fmt: skip
+        )
         raise RuntimeError(
             f"{name} contracts {left}.shape[-1] with {right}.shape[{axis}]; got {left} {a} and "
             f"{right} {b}. {way_out}"
@@ -138,17 +139,31 @@ def _matmul_flops(input, other):
 
 def _matmul_samples(make):
     for a, b in (
-        ((3, 4), (4, 2)), ((4,), (4,)), ((4,), (4, 3)), ((3, 4), (4,)), ((2, 3, 4), (4, 2)),
-        ((2, 3, 4), (2, 4, 3)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)),
-        ((3, 4), (2, 4, 2)), ((3, 0), (0, 2)), ((0, 4), (4, 2)), ((2, 0, 3), (3, 2)),
-    ):  # fmt: skip
+        ((3, 4), (4, 2)),
+        ((4,), (4,)),
+        ((4,), (4, 3)),
+        ((3, 4), (4,)),
+        ((2, 3, 4), (4, 2)),
+        ((2, 3, 4), (2, 4, 3)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((2, 3, 4), (4,)),
+        ((4,), (2, 4, 3)),
+        ((3, 4), (2, 4, 2)),
+        ((3, 0), (0, 2)),
+        ((0, 4), (4, 2)),
+        ((2, 0, 3), (3, 2)),
+    ):
         yield (make(*a), make(*b)), {}
 
 
 @op(
-    operator="__matmul__", infer=_matmul_infer, layout=blas_ready, flops=_matmul_flops,
-    samples=_matmul_samples, autocast="low",
-)  # fmt: skip
+    operator="__matmul__",
+    infer=_matmul_infer,
+    layout=blas_ready,
+    flops=_matmul_flops,
+    samples=_matmul_samples,
+    autocast="low",
+)
 def matmul(xp, out, input, other):
     """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``.
 

@@ -68,9 +68,11 @@ _REACH = 5.371920351148152
 
 
 @op(
-    adopt=True, infer=_exp_infer, samples=_exp_samples,
+    adopt=True,
+    infer=_exp_infer,
+    samples=_exp_samples,
     flops=lambda A: 16 * cube(A),
-)  # fmt: skip
+)
 def _matrix_exp(xp, A):
     """Compute matrix exponentials by scaling and squaring."""
     if not A.size:
@@ -207,10 +209,12 @@ def _cross_samples(make):
 
 
 @op(
-    scratch=("product",), promote="arith", infer=_cross_infer,
+    scratch=("product",),
+    promote="arith",
+    infer=_cross_infer,
     samples=_cross_samples,
     flops=lambda input, other, *, dim: 9 * max(input.numel, other.numel) // 3,
-)  # fmt: skip
+)
 def _cross(xp, out, product, input, other, *, dim):
     """Cross product of vectors of three components."""
     head = (slice(None),) * dim

@@ -78,9 +78,13 @@ _NO_INVERSE = (
 
 
 @op(
-    adopt=True, returns=("out", "info"), infer=_inv_infer, flops=_cube,
-    samples=_inv_samples, autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    returns=("out", "info"),
+    infer=_inv_infer,
+    flops=_cube,
+    samples=_inv_samples,
+    autocast=WIDE_ON_CPU,
+)
 def _inv(xp, A, *, checked):
     """Invert matrices, and report singular ones."""
     return checks.attempted(xp, xp.linalg.inv, [A], checks.zero_pivot, checked, _NO_INVERSE)
@@ -152,9 +156,13 @@ def _solve_flops(A, B, **_):
 
 def _solve_samples(make):
     for a, b in (
-        ((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1)), ((2, 2), (4, 2, 3)), ((2, 1, 2, 2), (3, 2, 1)),
-        ((0, 0), (0, 2)), ((3, 3), (3, 0)),
-    ):  # fmt: skip
+        ((3, 3), (3, 2)),
+        ((2, 3, 3), (2, 3, 1)),
+        ((2, 2), (4, 2, 3)),
+        ((2, 1, 2, 2), (3, 2, 1)),
+        ((0, 0), (0, 2)),
+        ((3, 3), (3, 0)),
+    ):
         yield (checks.conditioned(make, *a), make(*b)), {"checked": len(a) > 2}
 
 
@@ -176,9 +184,14 @@ _NO_SOLUTION = (
 
 
 @op(
-    adopt=True, returns=("out", "info"), promote="same", infer=_solve_infer,
-    flops=_solve_flops, samples=_solve_samples, autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    adopt=True,
+    returns=("out", "info"),
+    promote="same",
+    infer=_solve_infer,
+    flops=_solve_flops,
+    samples=_solve_samples,
+    autocast=WIDE_ON_CPU,
+)
 def _solve(xp, A, B, *, checked):
     """Solve ``A @ X = B`` for matrices, and report singular ones."""
     a, b = aligned(xp, A, B)
@@ -271,17 +284,22 @@ def _triangular_infer(A, B, *, upper, unitriangular):
 
 def _triangular_samples(make):
     for a, b, upper, unit in (
-        ((3, 3), (3, 2), True, False), ((3, 3), (2, 3, 2), False, False),
-        ((2, 3, 3), (2, 3, 1), True, True), ((2, 2), (2, 2), False, True), ((0, 0), (0, 2), True,
-        False),
-    ):  # fmt: skip
+        ((3, 3), (3, 2), True, False),
+        ((3, 3), (2, 3, 2), False, False),
+        ((2, 3, 3), (2, 3, 1), True, True),
+        ((2, 2), (2, 2), False, True),
+        ((0, 0), (0, 2), True, False),
+    ):
         yield (checks.conditioned(make, *a), make(*b)), {"upper": upper, "unitriangular": unit}
 
 
 @op(
-    adopt=True, promote="same", infer=_triangular_infer,
-    samples=_triangular_samples, flops=lambda A, B, **_: B.numel * A.shape[-1],
-)  # fmt: skip
+    adopt=True,
+    promote="same",
+    infer=_triangular_infer,
+    samples=_triangular_samples,
+    flops=lambda A, B, **_: B.numel * A.shape[-1],
+)
 def _solve_triangular(xp, A, B, *, upper, unitriangular):
     """Solve ``A @ X = B`` for triangular matrices; the other triangle is not read."""
     a, b = aligned(xp, A, B)

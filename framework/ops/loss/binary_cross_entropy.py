@@ -46,9 +46,11 @@ def _probabilities(make):
 
 
 @op(
-    infer=broadcast, promote="arith", flops=per_element(8),
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(8),
     samples=_probabilities,
-)  # fmt: skip
+)
 @formula(when=same_shape_float32)
 def _binary_cross_entropy(input, target):
     """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
@@ -64,9 +66,11 @@ def _arriving_probabilities(make):
 
 
 @op(
-    infer=broadcast, promote="arith", flops=per_element(6),
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(6),
     samples=_arriving_probabilities,
-)  # fmt: skip
+)
 @formula(when=same_shape_float32)
 def _binary_cross_entropy_backward(grad, input, target):
     """``grad * (input - target) / ((1 - input) input)``, the divisor at least 1e-12."""
@@ -157,9 +161,11 @@ def _logits(make):
 
 
 @op(
-    infer=broadcast, promote="arith", flops=per_element(6),
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(6),
     samples=_logits,
-)  # fmt: skip
+)
 @formula(when=same_shape_float32)
 def _bce_with_logits(input, target):
     """``log(1 + exp(input)) - input * target``, without overflow.
@@ -177,9 +183,11 @@ def _three(make):
 
 
 @op(
-    infer=broadcast, promote="arith", flops=per_element(6),
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(6),
     samples=_three,
-)  # fmt: skip
+)
 @formula(when=same_shape_float32)
 def _bce_with_logits_backward(grad, input, target):
     """``grad * (sigmoid(input) - target)``."""
@@ -234,8 +242,10 @@ def _weighted_logits(make):
 @op(
     promote="arith",
     infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
-    scratch=("work",), flops=per_element(10), samples=_weighted_logits,
-)  # fmt: skip
+    scratch=("work",),
+    flops=per_element(10),
+    samples=_weighted_logits,
+)
 def _bce_with_pos_weight(xp, out, work, input, target, pos_weight):
     """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))``."""
     negate(xp, input, work)
@@ -258,8 +268,10 @@ def _arriving_logits(make):
 @op(
     promote="arith",
     infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
-    scratch=("work",), flops=per_element(12), samples=_arriving_logits,
-)  # fmt: skip
+    scratch=("work",),
+    flops=per_element(12),
+    samples=_arriving_logits,
+)
 def _bce_with_pos_weight_backward(xp, out, work, grad, input, target, pos_weight):
     """``grad (1 - t - (1 + (w - 1) t) / (1 + exp(x)))``."""
     xp.subtract(pos_weight, 1, out=out)

@@ -186,9 +186,17 @@ def run_rows_grad(out, grad, input, target, weight, top, total, ignore_index, sm
     weights = no_weight(input.dtype) if weight is None else weight.reshape(1, c)
     lines = grad.reshape(-1), top.reshape(n), total.reshape(n), target
     parallel_rows(
-        loops().rows_grad, input.size, n, out.reshape(n, c), input.reshape(n, c), *lines, weights,
-        ignore_index, smoothing, step,
-    )  # fmt: skip
+        loops().rows_grad,
+        input.size,
+        n,
+        out.reshape(n, c),
+        input.reshape(n, c),
+        *lines,
+        weights,
+        ignore_index,
+        smoothing,
+        step,
+    )
 
 
 def contiguous_or_repeated(array):

@@ -59,10 +59,13 @@ def _cross_entropy_samples(make):
 
 
 @op(
-    infer=_cross_entropy_infer, aux=("top", "total"), scratch=("work",),
-    layout=contiguous, flops=lambda input, *_, **__: 4 * input.numel,
+    infer=_cross_entropy_infer,
+    aux=("top", "total"),
+    scratch=("work",),
+    layout=contiguous,
+    flops=lambda input, *_, **__: 4 * input.numel,
     samples=_cross_entropy_samples,
-)  # fmt: skip
+)
 def _cross_entropy(
     xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing
 ):
@@ -108,19 +111,24 @@ def _compiled(input, weight):
 
 
 @_cross_entropy.kernel(
-    "cpu", when=lambda input, target, weight, **_: _compiled(input, weight)
-    and class_targets.are_rows(input),
-    layout=contiguous, scratch=False,
-)  # fmt: skip
+    "cpu",
+    when=lambda input, target, weight, **_: (
+        _compiled(input, weight) and class_targets.are_rows(input)
+    ),
+    layout=contiguous,
+    scratch=False,
+)
 def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
     given = (out, top, total, input, target, weight)
     class_targets.run_rows(*given, ignore_index, label_smoothing)
 
 
 @_cross_entropy.kernel(
-    "cpu", when=lambda input, target, weight, **_: _compiled(input, weight), layout=contiguous,
+    "cpu",
+    when=lambda input, target, weight, **_: _compiled(input, weight),
+    layout=contiguous,
     scratch=False,
-)  # fmt: skip
+)
 def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
     class_targets.run_compiled(
         "planes", [input], [out, top, total, target], weight, ignore_index, label_smoothing
@@ -128,9 +136,11 @@ def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_s
 
 
 @_cross_entropy.kernel(
-    "cuda", when=lambda input, target, weight, **_: on_gpu.takes(input, target, weight),
-    layout=contiguous, scratch=False,
-)  # fmt: skip
+    "cuda",
+    when=lambda input, target, weight, **_: on_gpu.takes(input, target, weight),
+    layout=contiguous,
+    scratch=False,
+)
 def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
     sizes = class_targets.sizes(input)
     given = (input, target, weight, sizes, ignore_index, label_smoothing)
@@ -178,9 +188,11 @@ def _cross_entropy_grad_infer(grad, input, target, weight, top, total, **_):
 
 
 @op(
-    infer=_cross_entropy_grad_infer, layout=contiguous,
-    flops=lambda grad, input, *_, **__: 4 * input.numel, samples=_grad_samples,
-)  # fmt: skip
+    infer=_cross_entropy_grad_infer,
+    layout=contiguous,
+    flops=lambda grad, input, *_, **__: 4 * input.numel,
+    samples=_grad_samples,
+)
 def _cross_entropy_grad(
     xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing
 ):
@@ -212,19 +224,22 @@ def _cross_entropy_grad(
 
 
 @_cross_entropy_grad.kernel(
-    "cpu", when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight)
-    and class_targets.are_rows(input),
+    "cpu",
+    when=lambda grad, input, target, weight, *_, **__: (
+        _compiled(input, weight) and class_targets.are_rows(input)
+    ),
     layout=class_targets.contiguous_or_repeated,
-)  # fmt: skip
+)
 def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
     given = (out, grad, input, target, weight, top, total)
     class_targets.run_rows_grad(*given, ignore_index, label_smoothing)
 
 
 @_cross_entropy_grad.kernel(
-    "cpu", when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight),
+    "cpu",
+    when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight),
     layout=contiguous,
-)  # fmt: skip
+)
 def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
     class_targets.run_compiled(
         "planes_grad",
@@ -237,9 +252,10 @@ def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_s
 
 
 @_cross_entropy_grad.kernel(
-    "cuda", when=lambda grad, input, target, weight, *_, **__: on_gpu.takes(input, target, weight),
+    "cuda",
+    when=lambda grad, input, target, weight, *_, **__: on_gpu.takes(input, target, weight),
     layout=contiguous,
-)  # fmt: skip
+)
 def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
     sizes = class_targets.sizes(input)
     given = (input, target, weight, top, total, sizes, ignore_index, label_smoothing)
@@ -272,9 +288,11 @@ def _nll_samples(make):
 
 
 @op(
-    infer=_nll_infer, layout=contiguous,
-    flops=lambda input, target, *_, **__: target.numel, samples=_nll_samples,
-)  # fmt: skip
+    infer=_nll_infer,
+    layout=contiguous,
+    flops=lambda input, target, *_, **__: target.numel,
+    samples=_nll_samples,
+)
 def _nll(xp, out, input, target, weight, *, ignore_index):
     """Negative log-likelihood of each row, times the weight of its class."""
     n, c, length = class_targets.sizes(input)
@@ -294,9 +312,10 @@ def _pickable(large, weight):
 
 
 @_nll.kernel(
-    "cpu", when=lambda input, target, weight, **_: input.ndim > 1 and _pickable(input, weight),
+    "cpu",
+    when=lambda input, target, weight, **_: input.ndim > 1 and _pickable(input, weight),
     layout=contiguous,
-)  # fmt: skip
+)
 def _(xp, out, input, target, weight, *, ignore_index):
     class_targets.run_compiled("picked", [input], [out, target], weight, ignore_index)
 
@@ -309,8 +328,9 @@ def _(g, target, weight, input_spec, ignore_index):
 @op(
     layout=contiguous,
     infer=lambda grad, target, weight, *, shape, ignore_index: grad.like(shape),
-    flops=lambda grad, *_, **__: grad.numel, samples=_nll_grad_samples,
-)  # fmt: skip
+    flops=lambda grad, *_, **__: grad.numel,
+    samples=_nll_grad_samples,
+)
 def _nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     """Backward of nll: minus the gradient at each row's class, zero elsewhere."""
     n, c, length = class_targets.sizes(out)
@@ -326,10 +346,12 @@ def _nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
 
 
 @_nll_grad.kernel(
-    "cpu", when=lambda grad, target, weight, *, shape, **_: len(shape) > 1
-    and _pickable(grad.like(shape), weight),
+    "cpu",
+    when=lambda grad, target, weight, *, shape, **_: (
+        len(shape) > 1 and _pickable(grad.like(shape), weight)
+    ),
     layout=contiguous,
-)  # fmt: skip
+)
 def _(xp, out, grad, target, weight, *, shape, ignore_index):
     class_targets.run_compiled("picked_grad", [out], [grad, target], weight, ignore_index)
 
@@ -350,10 +372,13 @@ def _mean_samples(make):
 
 
 @op(
-    aux=("divisor",), layout=contiguous,
+    aux=("divisor",),
+    layout=contiguous,
     infer=lambda loss, target, weight, *, ignore_index: (loss.like(()), loss.like(())),
-    half="exact", flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
-)  # fmt: skip
+    half="exact",
+    flops=lambda loss, *_, **__: loss.numel,
+    samples=_mean_samples,
+)
 def _class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     """Weighted mean of class losses over the rows that count."""
     flat = target.reshape(1, -1)
@@ -371,10 +396,12 @@ def _class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
 
 
 @_class_mean.kernel(
-    "cpu", when=lambda loss, target, weight, **_: loss.dtype.name in ("float32", "float64")
-    and (weight is None or weight.dtype is loss.dtype),
+    "cpu",
+    when=lambda loss, target, weight, **_: (
+        loss.dtype.name in ("float32", "float64") and (weight is None or weight.dtype is loss.dtype)
+    ),
     layout=contiguous,
-)  # fmt: skip
+)
 def _(xp, out, divisor, loss, target, weight, *, ignore_index):
     target = target.reshape(-1)
     if weight is None:
@@ -439,9 +466,15 @@ def by_class(loss, target, weight, ignore_index, reduction):
 
 @function(public=False, autocast="float32")
 def cross_entropy(
-    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
-    reduction="mean", label_smoothing=0.0,
-):  # fmt: skip
+    input,
+    target,
+    weight=None,
+    size_average=None,
+    ignore_index=-100,
+    reduce=None,
+    reduction="mean",
+    label_smoothing=0.0,
+):
     """Compute the cross entropy between logits and class indices or probabilities.
 
     Args:

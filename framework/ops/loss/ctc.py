@@ -73,9 +73,13 @@ def _step(xp, new, old, tmp, skips) -> None:
 
 
 @op(
-    infer=_ctc_infer, aux=("alpha",), scratch=("old", "new", "tmp"), layout=contiguous,
-    samples=_ctc_samples, flops=lambda log_probs, labels, *_: 8 * log_probs.shape[0] * labels.numel,
-)  # fmt: skip
+    infer=_ctc_infer,
+    aux=("alpha",),
+    scratch=("old", "new", "tmp"),
+    layout=contiguous,
+    samples=_ctc_samples,
+    flops=lambda log_probs, labels, *_: 8 * log_probs.shape[0] * labels.numel,
+)
 def _ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
     """Negative log-likelihood of label sequences, with blanks between and around labels."""
     skips = _skips(xp, labels)
@@ -155,9 +159,10 @@ def _aligned_samples(make):
 
 
 @op(
-    infer=lambda loss, log_probs, lengths: loss, samples=_aligned_samples,
+    infer=lambda loss, log_probs, lengths: loss,
+    samples=_aligned_samples,
     flops=lambda *_: 0,
-)  # fmt: skip
+)
 def _ctc_aligned(xp, out, loss, log_probs, lengths):
     """The loss of the composition; its gradient is NaN where there is no alignment."""
     xp.copyto(out, loss)
@@ -199,10 +204,12 @@ def _numbers(x, labels, lengths, ends):
 
 
 @op(
-    infer=_ctc_grad_infer, scratch=("beta", "new", "tmp"), layout=contiguous,
+    infer=_ctc_grad_infer,
+    scratch=("beta", "new", "tmp"),
+    layout=contiguous,
     samples=_ctc_grad_samples,
     flops=lambda grad, log_probs, labels, *_: 12 * log_probs.shape[0] * labels.numel,
-)  # fmt: skip
+)
 def _ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
     """Backward of ctc: minus the probability of being at each label, times the gradient."""
     out.fill(0)
@@ -292,9 +299,14 @@ def _rows(targets, target_lengths, batch):
 
 @function(autocast="float32")
 def ctc_loss(
-    log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean",
+    log_probs,
+    targets,
+    input_lengths,
+    target_lengths,
+    blank=0,
+    reduction="mean",
     zero_infinity=False,
-):  # fmt: skip
+):
     """Compute the CTC loss of log-probabilities and label sequences without alignment.
 
     Args:

@@ -61,9 +61,14 @@ def fused_reduction(plain, *, when=same_shape_dtype):
     kernel.__doc__ = f"The sum of what ``{name}`` gives, over ``divisor``."
     kernel.__module__ = declared.plain.__module__
     made = op(
-        name=f"_{name}_total", infer=infer, promote="arith", scratch=("tile", *names),
-        flops=declared.flops, samples=samples, layout=contiguous,
-    )(kernel)  # fmt: skip
+        name=f"_{name}_total",
+        infer=infer,
+        promote="arith",
+        scratch=("tile", *names),
+        flops=declared.flops,
+        samples=samples,
+        layout=contiguous,
+    )(kernel)
     made.op.display_name = declared.display_name
 
     @made.kernel("cpu", when=when, layout=contiguous, scratch=False)

@@ -51,9 +51,15 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
 
 @function(public=False, autocast="float32")
 def poisson_nll_loss(
-    input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None,
+    input,
+    target,
+    log_input=True,
+    full=False,
+    size_average=None,
+    eps=1e-8,
+    reduce=None,
     reduction="mean",
-):  # fmt: skip
+):
     """Compute the negative log-likelihood of counts under Poisson distributions.
 
     Args:

@@ -107,8 +107,9 @@ def _infer(input, linear_weight, linear_bias, target, weight, *, tiles, **_):
     kind = computed(input.dtype)
     return (
         *[Spec(target.shape, kind)] * 3,
-        *room(input, linear_weight, tiles[0]), Spec((3, tiles[0][0]), kind),
-    )  # fmt: skip
+        *room(input, linear_weight, tiles[0]),
+        Spec((3, tiles[0][0]), kind),
+    )
 
 
 def _classes(values):
@@ -148,11 +149,15 @@ def _flops(input, linear_weight, *_, **__):
 
 
 @op(
-    infer=_infer, aux=("top", "total"),
+    infer=_infer,
+    aux=("top", "total"),
     scratch=("work", "some_inputs", "some_weights", "sums"),
-    promote=("same", ("input", "linear_weight", "linear_bias")), half="tiles", layout=ready,
-    flops=_flops, samples=_samples,
-)  # fmt: skip
+    promote=("same", ("input", "linear_weight", "linear_bias")),
+    half="tiles",
+    layout=ready,
+    flops=_flops,
+    samples=_samples,
+)
 def _linear_cross_entropy(
     xp, out, top, total, work, some_inputs, some_weights, sums, input, linear_weight, linear_bias,
     target, weight, *, ignore_index, label_smoothing, tiles,
@@ -234,13 +239,33 @@ def _meet(xp, tile, total, top, picked, below, target, first, shares, seen):
 
 @_linear_cross_entropy.vjp("input", "linear_weight", "linear_bias")
 def _(
-    g, needs, input, linear_weight, linear_bias, target, weight, top, total, ignore_index,
-    label_smoothing, tiles,
-):  # fmt: skip
+    g,
+    needs,
+    input,
+    linear_weight,
+    linear_bias,
+    target,
+    weight,
+    top,
+    total,
+    ignore_index,
+    label_smoothing,
+    tiles,
+):
     found = _linear_cross_entropy_grad(
-        g, input, linear_weight, linear_bias, target, weight, top, total, needs, ignore_index,
-        label_smoothing, tiles[1],
-    )  # fmt: skip
+        g,
+        input,
+        linear_weight,
+        linear_bias,
+        target,
+        weight,
+        top,
+        total,
+        needs,
+        ignore_index,
+        label_smoothing,
+        tiles[1],
+    )
     return tuple(d if need else None for d, need in zip(found, needs, strict=True))
 
 
@@ -252,9 +277,17 @@ def _(input, linear_weight, linear_bias, target, weight, *, ignore_index, label_
 
 @function(public=False, autocast="float32")
 def linear_cross_entropy(
-    input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean",
-    ignore_index=None, label_smoothing=0.0, options=None,
-):  # fmt: skip
+    input,
+    linear_weight,
+    target,
+    *,
+    linear_bias=None,
+    weight=None,
+    reduction="mean",
+    ignore_index=None,
+    label_smoothing=0.0,
+    options=None,
+):
     """Compute the cross entropy of a linear layer's logits without storing all logits.
 
     Args:
@@ -305,9 +338,13 @@ def linear_cross_entropy(
         bias = None if linear_bias is None else linear_bias.reshape(classes * prod(places))
         logits = linear(input, flat, bias).reshape(*lead, classes, *places)
         return cross_entropy(
-            logits, target, weight, ignore_index=ignore_index, reduction=how,
+            logits,
+            target,
+            weight,
+            ignore_index=ignore_index,
+            reduction=how,
             label_smoothing=label_smoothing,
-        )  # fmt: skip
+        )
     if not lead:
         input, target = input.unsqueeze(0), target.unsqueeze(0)
     tiles = tiles_of(input.shape[0], classes, features, input.dtype, input._spec.on_host)
@@ -315,9 +352,15 @@ def linear_cross_entropy(
         rows = max(1, min(options.batch_chunk_size, input.shape[0]))
         tiles = tuple((rows, columns) for _, columns in tiles)
     loss = _linear_cross_entropy(
-        input, linear_weight, linear_bias, target, weight, ignore_index, float(label_smoothing),
+        input,
+        linear_weight,
+        linear_bias,
+        target,
+        weight,
+        ignore_index,
+        float(label_smoothing),
         tiles,
-    )  # fmt: skip
+    )
     found = by_class(loss, target, weight, ignore_index, how).to(input.dtype)
     return found.squeeze(0) if how == "none" and not lead else found
 

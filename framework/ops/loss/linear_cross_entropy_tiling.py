@@ -63,8 +63,10 @@ def room(input, linear_weight, tile):
     rows, columns = tile
     wide = features if input.dtype.is_half else 0
     return (
-        Spec((rows * columns,), dtype), Spec((rows * wide,), dtype), Spec((columns * wide,), dtype),
-    )  # fmt: skip
+        Spec((rows * columns,), dtype),
+        Spec((rows * wide,), dtype),
+        Spec((columns * wide,), dtype),
+    )
 
 
 def rows_of(xp, array, here, buffer):

@@ -64,9 +64,11 @@ def _margin_samples(make):
 
 
 @op(
-    infer=_margin_infer, scratch=("gap", "right"),
-    samples=_margin_samples, flops=lambda input, target: 4 * input.numel,
-)  # fmt: skip
+    infer=_margin_infer,
+    scratch=("gap", "right"),
+    samples=_margin_samples,
+    flops=lambda input, target: 4 * input.numel,
+)
 def _multilabel_margin(xp, out, gap, right, input, target):
     """Mean over classes of ``max(0, 1 - x[right] + x[wrong])``, summed over all pairs.
 
@@ -144,9 +146,10 @@ def _slope_samples(make):
 
 @op(
     infer=lambda grad, input, target: (input, *_tile(input)),
-    scratch=("gap", "right"), samples=_slope_samples,
+    scratch=("gap", "right"),
+    samples=_slope_samples,
     flops=lambda grad, input, target: 4 * input.numel,
-)  # fmt: skip
+)
 def _multilabel_margin_grad(xp, out, gap, right, grad, input, target):
     """The gradient of :func:`_multilabel_margin`, times ``grad``; at a margin of 0 it is 0."""
     for rows in tiles(input.shape[0], gap.shape[0]):

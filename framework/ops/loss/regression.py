@@ -83,9 +83,11 @@ def _arriving_bends(make):
 
 
 @op(
-    infer=_error_infer, promote="arith", flops=per_element(2),
+    infer=_error_infer,
+    promote="arith",
+    flops=per_element(2),
     samples=_differing,
-)  # fmt: skip
+)
 @formula(fused=False, when=same_shape_dtype)
 def _squared_error(input, target):
     """``(input - target) ** 2``."""
@@ -94,9 +96,11 @@ def _squared_error(input, target):
 
 
 @op(
-    infer=_error_infer, promote="arith", flops=per_element(2),
+    infer=_error_infer,
+    promote="arith",
+    flops=per_element(2),
     samples=_differing,
-)  # fmt: skip
+)
 def _absolute_error(xp, out, input, target):
     """``|input - target|``."""
     xp.subtract(input, target, out=out)
@@ -120,9 +124,11 @@ def _bent_error(input, target, *, bend, slope):
 
 
 @op(
-    infer=broadcast, promote="arith", flops=per_element(3),
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(3),
     samples=_arriving,
-)  # fmt: skip
+)
 @formula(fused=False, when=same_shape_dtype)
 def _squared_error_backward(grad, input, target):
     """``grad * 2 (input - target)``."""
@@ -130,9 +136,11 @@ def _squared_error_backward(grad, input, target):
 
 
 @op(
-    infer=broadcast, promote="arith", flops=per_element(5),
+    infer=broadcast,
+    promote="arith",
+    flops=per_element(5),
     samples=_arriving_bends,
-)  # fmt: skip
+)
 @formula(fused=False, when=same_shape_dtype)
 def _bent_error_backward(grad, input, target, *, bend, slope):
     """Backward of bent_error: ``grad`` times its derivative."""
@@ -164,9 +172,13 @@ def _with_bitmask_infer(input, target):
 
 @op(
     infer=_with_bitmask_infer,
-    returns=("out", "above", "apart"), scratch=("work",), promote="arith", flops=per_element(2),
-    samples=_differing, layout=contiguous,
-)  # fmt: skip
+    returns=("out", "above", "apart"),
+    scratch=("work",),
+    promote="arith",
+    flops=per_element(2),
+    samples=_differing,
+    layout=contiguous,
+)
 def _absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
     """``|input - target|``, with bitmasks of ``input > target`` and of inequality."""
     xp.subtract(input, target, out=out)

@@ -130,9 +130,17 @@ def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="m
 
 @function(public=False, autocast="float32")
 def triplet_margin_loss(
-    anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None,
-    reduce=None, reduction="mean",
-):  # fmt: skip
+    anchor,
+    positive,
+    negative,
+    margin=1.0,
+    p=2,
+    eps=1e-6,
+    swap=False,
+    size_average=None,
+    reduce=None,
+    reduction="mean",
+):
     """Compute the triplet loss ``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
 
     Args:
@@ -240,9 +248,11 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
         Keeps ``input`` and ``target``; the pairs are never made.
     """
     how = reduction_of(size_average, reduce, reduction)
-    fits = tuple(input.shape) == tuple(target.shape) if input.ndim > 1 else (
-        target.ndim < 2 and input.numel() == target.numel()
-    )  # fmt: skip
+    fits = (
+        tuple(input.shape) == tuple(target.shape)
+        if input.ndim > 1
+        else (target.ndim < 2 and input.numel() == target.numel())
+    )
     if not fits or input.ndim > 2 or 0 in input.shape[-1:]:
         raise RuntimeError(
             f"multilabel_margin_loss takes (N, C) or (C,), with a target alike; got inconsistent "

@@ -265,9 +265,10 @@ def meshgrid(*tensors, indexing="ij"):
     shape = tuple([x.numel() for x in tensors])
     grids = [
         x.view((1,) * k + (-1,) + (1,) * (len(shape) - k - 1)).expand(shape)
-        if x.numel() else x.new_empty(shape)
+        if x.numel()
+        else x.new_empty(shape)
         for k, x in enumerate(tensors)
-    ]  # fmt: skip
+    ]
     if swap:
         grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)

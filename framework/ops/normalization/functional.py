@@ -232,10 +232,14 @@ def _blend_samples(make):
 
 
 @op(
-    inplace="_blend_", infer=_blend_infer, scratch=("term",),
-    promote=("arith", ("input", "other")), layout=contiguous,
-    flops=lambda input, *_: 3 * input.numel, samples=_blend_samples,
-)  # fmt: skip
+    inplace="_blend_",
+    infer=_blend_infer,
+    scratch=("term",),
+    promote=("arith", ("input", "other")),
+    layout=contiguous,
+    flops=lambda input, *_: 3 * input.numel,
+    samples=_blend_samples,
+)
 def _blend(xp, out, term, input, other, keep, share):
     """Update a running average: ``keep * input + share * other``, in the shape of ``input``."""
     xp.multiply(other.reshape(term.shape), share, out=term)
@@ -245,9 +249,15 @@ def _blend(xp, out, term, input, other, keep, share):
 
 @function(public=False)
 def instance_norm(
-    input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True,
-    momentum=0.1, eps=1e-5,
-):  # fmt: skip
+    input,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    use_input_stats=True,
+    momentum=0.1,
+    eps=1e-5,
+):
     """Instance normalization per channel and example, or by running statistics.
 
     Args:

@@ -104,9 +104,13 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
 
 
 @op(
-    infer=_grad_infer, returns=("dx", "dw", "db"), scratch=("work", "row"),
-    layout=contiguous, flops=per_element(12), samples=_grad_cases,
-)  # fmt: skip
+    infer=_grad_infer,
+    returns=("dx", "dw", "db"),
+    scratch=("work", "row"),
+    layout=contiguous,
+    flops=per_element(12),
+    samples=_grad_cases,
+)
 def _norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     """Backward of a normalization: input, weight and bias; ``mean`` None is not centered."""
     x, g, out = input.reshape(shape), grad.reshape(shape), dx.reshape(shape)
@@ -181,9 +185,13 @@ def _declare(name, doc, cases):
         return input, row, row
 
     @op(
-        name=f"_{name}", infer=infer, aux=("mean", "rstd"), layout=contiguous, flops=per_element(8),
+        name=f"_{name}",
+        infer=infer,
+        aux=("mean", "rstd"),
+        layout=contiguous,
+        flops=per_element(8),
         samples=cases,
-    )  # fmt: skip
+    )
     def normalize_view(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
         x, y = input.reshape(shape), out.reshape(shape)
         _statistics(xp, y, mean, rstd, x, axes)
@@ -305,8 +313,9 @@ def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, a
 @_norm_grad.kernel(
     "cpu",
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _grouped(grad, **a),
-    layout=contiguous, scratch=False,
-)  # fmt: skip
+    layout=contiguous,
+    scratch=False,
+)
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.batch_norm import group_norm_grad
 
@@ -334,9 +343,12 @@ def _rms_cases(make):
 
 
 @op(
-    infer=_rms_infer, aux=("rstd",), layout=contiguous, flops=per_element(5),
+    infer=_rms_infer,
+    aux=("rstd",),
+    layout=contiguous,
+    flops=per_element(5),
     samples=_rms_cases,
-)  # fmt: skip
+)
 def _rms_norm(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     """Divide each row by its root mean square, then scale."""
     x, y = input.reshape(shape), out.reshape(shape)
@@ -400,9 +412,13 @@ def _batch_cases(make):
 
 
 @op(
-    infer=_batch_infer, returns=("out", "mean", "var"), aux=("rstd",),
-    layout=contiguous, flops=per_element(8), samples=_batch_cases,
-)  # fmt: skip
+    infer=_batch_infer,
+    returns=("out", "mean", "var"),
+    aux=("rstd",),
+    layout=contiguous,
+    flops=per_element(8),
+    samples=_batch_cases,
+)
 def _batch_norm(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
     """Normalize each channel over the batch; the mean and the biased variance are results too."""
     x, y = input.reshape(shape), out.reshape(shape)
@@ -444,8 +460,9 @@ def _by_channels(name, x, *arrays):
 @_norm_grad.kernel(
     "cpu",
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _planes(grad, **a),
-    layout=contiguous, scratch=False,
-)  # fmt: skip
+    layout=contiguous,
+    scratch=False,
+)
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.batch_norm import batch_norm_grad
 

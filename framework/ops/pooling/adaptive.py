@@ -40,8 +40,9 @@ def _adaptive_samples(make):
 
 @op(
     infer=lambda input, *, size: input.like((*input.shape[: -len(size)], *size)),
-    samples=_adaptive_samples, flops=lambda input, **_: input.numel,
-)  # fmt: skip
+    samples=_adaptive_samples,
+    flops=lambda input, **_: input.numel,
+)
 def _adaptive_avg_pool(xp, out, input, *, size):
     """Average pooling over the windows that divide the input into ``size`` parts."""
     nd = len(size)
@@ -82,8 +83,10 @@ def _adaptive_grad_samples(make):
 
 @op(
     infer=lambda grad, *, size: (grad.like((*grad.shape[: -len(size)], *size)), grad),
-    scratch=("share",), flops=lambda grad, **_: grad.numel, samples=_adaptive_grad_samples,
-)  # fmt: skip
+    scratch=("share",),
+    flops=lambda grad, **_: grad.numel,
+    samples=_adaptive_grad_samples,
+)
 def _adaptive_avg_pool_grad(xp, out, share, grad, *, size):
     """Backward of adaptive average pooling."""
     nd = len(size)
@@ -116,10 +119,13 @@ def _adaptive_max_infer(input, *, size):
 
 
 @op(
-    infer=_adaptive_max_infer, returns=("out", "index"),
-    scratch=("larger", "nan"), half="exact", samples=_adaptive_samples,
+    infer=_adaptive_max_infer,
+    returns=("out", "index"),
+    scratch=("larger", "nan"),
+    half="exact",
+    samples=_adaptive_samples,
     flops=lambda input, **_: input.numel,
-)  # fmt: skip
+)
 def _adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
     """Max pooling over ``size`` windows, with indices into the flattened plane."""
     planes = input.shape[-len(size) :]
@@ -167,9 +173,10 @@ def _plane_samples(make, gather):
 
 @op(
     infer=lambda grad, index, *, size: grad.like((*grad.shape[: -len(size)], *size)),
-    layout=contiguous, flops=lambda grad, index, **_: grad.numel,
+    layout=contiguous,
+    flops=lambda grad, index, **_: grad.numel,
     samples=lambda make: _plane_samples(make, False),
-)  # fmt: skip
+)
 def _plane_scatter(xp, out, grad, index, *, size):
     """Scatter-add values at ``index`` in each plane, in a deterministic order."""
     out.fill(0)
@@ -198,8 +205,10 @@ def _(g, index, size):
 
 @op(
     infer=lambda input, index, *, dims: index.like(dtype=input.dtype),
-    layout=contiguous, half="exact", samples=lambda make: _plane_samples(make, True),
-)  # fmt: skip
+    layout=contiguous,
+    half="exact",
+    samples=lambda make: _plane_samples(make, True),
+)
 def _plane_gather(xp, out, input, index, *, dims):
     """Gather values at ``index`` from each plane (the last ``dims`` dimensions)."""
     planes = prod(index.shape[:-dims])

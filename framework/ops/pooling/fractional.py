@@ -27,9 +27,14 @@ def _fractional_infer(input, draws, *, kernel, size):
     planes = Spec((prod(lead), prod(size)), int64)
     shape = (*lead, *size)
     return (
-        Spec(shape, input.dtype), Spec(shape, index_dtype(input.shape[-nd:])), planes, planes,
-        Spec(planes.shape, input.dtype), Spec(planes.shape, bool_), Spec(planes.shape, bool_),
-    )  # fmt: skip
+        Spec(shape, input.dtype),
+        Spec(shape, index_dtype(input.shape[-nd:])),
+        planes,
+        planes,
+        Spec(planes.shape, input.dtype),
+        Spec(planes.shape, bool_),
+        Spec(planes.shape, bool_),
+    )
 
 
 def _fractional_samples(make):
@@ -41,13 +46,16 @@ def _fractional_samples(make):
 
 
 @op(
-    infer=_fractional_infer, returns=("out", "index"),
-    scratch=("starts", "flat", "value", "wins", "nan"), layout=contiguous, half="exact",
+    infer=_fractional_infer,
+    returns=("out", "index"),
+    scratch=("starts", "flat", "value", "wins", "nan"),
+    layout=contiguous,
+    half="exact",
     flops=lambda input, draws, *, kernel, size: (
         prod(input.shape[: -len(size)]) * prod(size) * prod(kernel)
     ),
     samples=_fractional_samples,
-)  # fmt: skip
+)
 def _fractional_max_pool(
     xp, out, index, starts, flat, value, wins, nan, input, draws, *, kernel, size
 ):
@@ -137,9 +145,13 @@ def _pool(nd, input, kernel_size, output_size, output_ratio, draws):
 
 @function(public=False, deep=True)
 def fractional_max_pool2d(
-    input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
+    input,
+    kernel_size,
+    output_size=None,
+    output_ratio=None,
+    return_indices=False,
     _random_samples=None,
-):  # fmt: skip
+):
     """Apply fractional max pooling over the last two dimensions.
 
     Args:
@@ -163,9 +175,13 @@ def fractional_max_pool2d(
 
 @function(public=False, deep=True)
 def fractional_max_pool3d(
-    input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
+    input,
+    kernel_size,
+    output_size=None,
+    output_ratio=None,
+    return_indices=False,
     _random_samples=None,
-):  # fmt: skip
+):
     """Apply fractional max pooling over the last three dimensions.
 
     The arguments are those of :func:`fractional_max_pool2d`, with one more spatial dimension.
@@ -176,9 +192,13 @@ def fractional_max_pool3d(
 
 @function(public=False)
 def fractional_max_pool2d_with_indices(
-    input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
+    input,
+    kernel_size,
+    output_size=None,
+    output_ratio=None,
+    return_indices=False,
     _random_samples=None,
-):  # fmt: skip
+):
     """Same as :func:`fractional_max_pool2d` with ``return_indices=True``."""
     return fractional_max_pool2d(
         input, kernel_size, output_size, output_ratio, True, _random_samples
@@ -187,9 +207,13 @@ def fractional_max_pool2d_with_indices(
 
 @function(public=False)
 def fractional_max_pool3d_with_indices(
-    input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
+    input,
+    kernel_size,
+    output_size=None,
+    output_ratio=None,
+    return_indices=False,
     _random_samples=None,
-):  # fmt: skip
+):
     """Same as :func:`fractional_max_pool3d` with ``return_indices=True``."""
     return fractional_max_pool3d(
         input, kernel_size, output_size, output_ratio, True, _random_samples

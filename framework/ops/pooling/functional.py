@@ -19,9 +19,11 @@ def _arguments(nd, kernel_size, stride, padding, dilation=1):
     if stride is None or (not isinstance(stride, int) and len(stride) == 0):
         stride = kernel
     return (
-        kernel, several("stride", stride, nd), several("padding", padding, nd),
+        kernel,
+        several("stride", stride, nd),
+        several("padding", padding, nd),
         several("dilation", dilation, nd),
-    )  # fmt: skip
+    )
 
 
 def _max_pool_nd(nd, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
@@ -108,9 +110,14 @@ def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
 
 @function()
 def avg_pool2d(
-    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
+    input,
+    kernel_size,
+    stride=None,
+    padding=0,
+    ceil_mode=False,
+    count_include_pad=True,
     divisor_override=None,
-):  # fmt: skip
+):
     """Apply average pooling over the last two dimensions.
 
     The arguments are those of :func:`avg_pool1d`, ints or pairs; ``divisor_override`` replaces the
@@ -123,9 +130,14 @@ def avg_pool2d(
 
 @function()
 def avg_pool3d(
-    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
+    input,
+    kernel_size,
+    stride=None,
+    padding=0,
+    ceil_mode=False,
+    count_include_pad=True,
     divisor_override=None,
-):  # fmt: skip
+):
     """Apply average pooling over the last three dimensions.
 
     The arguments are those of :func:`avg_pool2d`, ints or triples.

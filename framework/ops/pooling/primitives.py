@@ -92,17 +92,24 @@ def _max_pool_samples(make):
     yield (make(1, 3, 7),), base
     yield (make(2, 3, 7),), base | {"ceil": True, "padding": (1,)}
     base = {
-        "kernel": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2), "ceil": False,
-    }  # fmt: skip
+        "kernel": (2, 3),
+        "stride": (2, 1),
+        "padding": (1, 1),
+        "dilation": (1, 2),
+        "ceil": False,
+    }
     yield (make(2, 2, 6, 7),), base
     yield (make(0, 2, 6, 7),), base
 
 
 @op(
-    infer=_max_pool_infer, returns=("out", "index"), scratch=("larger", "nan"),
-    half="exact", samples=_max_pool_samples,
+    infer=_max_pool_infer,
+    returns=("out", "index"),
+    scratch=("larger", "nan"),
+    half="exact",
+    samples=_max_pool_samples,
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
-)  # fmt: skip
+)
 def _max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
     """Max pooling, with the argmax as a number in the window; NaN wins."""
     nd = len(kernel)
@@ -192,12 +199,13 @@ def _scatter_infer(grad, index, *, size, kernel, stride, padding, dilation):
 
 
 @op(
-    infer=_scatter_infer, scratch=("won", "product"), half="exact",
-    flops=lambda grad, index, **_: grad.numel, samples=_scatter_samples,
-)  # fmt: skip
-def _max_pool_grad(
-    xp, out, won, product, grad, index, *, size, kernel, stride, padding, dilation
-):  # fmt: skip
+    infer=_scatter_infer,
+    scratch=("won", "product"),
+    half="exact",
+    flops=lambda grad, index, **_: grad.numel,
+    samples=_scatter_samples,
+)
+def _max_pool_grad(xp, out, won, product, grad, index, *, size, kernel, stride, padding, dilation):
     """Add each gradient at the argmax of its pooling window."""
     out.fill(0)
     geometry = (size, grad.shape[-len(kernel) :], kernel, stride, padding, dilation)
@@ -230,8 +238,10 @@ def _(g, index, kernel, stride, padding, dilation):
 @op(
     scratch=("won",),
     infer=lambda input, index, **_: (index.like(dtype=input.dtype), index.like(dtype=bool_)),
-    half="exact", flops=lambda input, index, **_: index.numel, samples=_gather_samples,
-)  # fmt: skip
+    half="exact",
+    flops=lambda input, index, **_: index.numel,
+    samples=_gather_samples,
+)
 def _max_pool_pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
     """Gather the element at the argmax of each pooling window."""
     out.fill(0)
@@ -254,9 +264,11 @@ def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):
 
 
 @op(
-    infer=_flat_index_infer, scratch=("along",), half="exact",
+    infer=_flat_index_infer,
+    scratch=("along",),
+    half="exact",
     samples=_flat_index_samples,
-)  # fmt: skip
+)
 def _max_pool_flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation):
     """Convert argmax in the window to an index into the flattened input plane."""
     out.fill(0)
@@ -304,9 +316,13 @@ def _avg_pool_infer(input, *, kernel, stride, padding, ceil, include, divisor):
 
 def _avg_pool_samples(make):
     base = {
-        "kernel": (3, 2), "stride": (2, 2), "padding": (1, 0), "ceil": False, "include": True,
+        "kernel": (3, 2),
+        "stride": (2, 2),
+        "padding": (1, 0),
+        "ceil": False,
+        "include": True,
         "divisor": None,
-    }  # fmt: skip
+    }
     yield (make(1, 1, 6, 7),), base
     yield (make(2, 6, 7),), base | {"ceil": True, "include": False}
     yield (make(2, 2, 6, 7),), base | {"divisor": 5}
@@ -321,18 +337,23 @@ def _avg_pool_grad_samples(make):
     yield (x,), base | {"size": (2 * x.shape[2] - 1,), "divisor": None}
     yield (x,), base | {"size": (2 * x.shape[2] - 1,), "divisor": 2, "include": False}
     base = {
-        "kernel": (2, 2), "stride": (1, 2), "padding": (0, 1), "ceil": True, "include": False,
+        "kernel": (2, 2),
+        "stride": (1, 2),
+        "padding": (0, 1),
+        "ceil": True,
+        "include": False,
         "divisor": None,
-    }  # fmt: skip
+    }
     x = make(2, 2, 3)
     yield (x,), base | {"size": (x.shape[1] + 1, 2 * x.shape[2] - 2)}
     yield (make(0, 1, 2, 3),), base | {"size": (3, 4)}
 
 
 @op(
-    infer=_avg_pool_infer, samples=_avg_pool_samples,
+    infer=_avg_pool_infer,
+    samples=_avg_pool_samples,
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
-)  # fmt: skip
+)
 def _avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor):
     """Average pooling: the sum over ``divisor``, or over the number of elements."""
     nd = len(kernel)
@@ -359,8 +380,9 @@ def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
 @op(
     scratch=("share",),
     infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
-    flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel), samples=_avg_pool_grad_samples,
-)  # fmt: skip
+    flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel),
+    samples=_avg_pool_grad_samples,
+)
 def _avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
     """Backward of average pooling."""
     nd = len(kernel)

@@ -125,9 +125,11 @@ def _row_samples(make):
 
 
 @op(
-    scratch=("noise",), infer=_bernoulli_infer, half="exact",
+    scratch=("noise",),
+    infer=_bernoulli_infer,
+    half="exact",
     samples=_row_samples,
-)  # fmt: skip
+)
 def _bernoulli(xp, out, noise, input, rng):
     """Bernoulli sampling: 1 where a uniform number lies below ``input``, else 0."""
     philox.uniform(xp, noise, rng)
@@ -211,9 +213,11 @@ def _multinomial_samples(make):
 
 
 @op(
-    adopt=True, infer=_multinomial_infer, half="exact",
+    adopt=True,
+    infer=_multinomial_infer,
+    half="exact",
     samples=_multinomial_samples,
-)  # fmt: skip
+)
 def _multinomial(xp, input, rng, *, num_samples, replacement):
     """Sample indices with the weights in each row."""
     k = input.shape[-1]
@@ -259,9 +263,13 @@ def _least(xp, values, n):
 
 @function(method=True)
 def multinomial(
-    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None,
+    input: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: Any = None,
     out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Sample indices with the (not necessarily normalized) weights of each row.
 
     Args:

@@ -127,9 +127,12 @@ def _sample_samples(make):  # integers: the floating kinds draw other words for 
 
 
 @op(
-    inplace="_sample_", out=False, infer=lambda input, rng, **_: input,
-    half="exact", samples=_sample_samples,
-)  # fmt: skip
+    inplace="_sample_",
+    out=False,
+    infer=lambda input, rng, **_: input,
+    half="exact",
+    samples=_sample_samples,
+)
 def _sample(xp, out, input, rng, *, kind, a, b):
     """Draw random values of the shape and dtype of ``input``."""
     _fill(xp, out, rng, kind, a, b)
@@ -168,9 +171,18 @@ def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
 
 
 def _make(
-    name: str, kind: str, a: Any, b: Any, shape: tuple[int, ...], generator: Any, out: Any,
-    dtype: Any, device: Any, requires_grad: bool, default: Any = None,
-) -> Tensor:  # fmt: skip
+    name: str,
+    kind: str,
+    a: Any,
+    b: Any,
+    shape: tuple[int, ...],
+    generator: Any,
+    out: Any,
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,
+    default: Any = None,
+) -> Tensor:
     t = target(name, shape, dtype, default or get_default_dtype(), device, out)
     return _draw_checked(name, t, kind, a, b, generator, requires_grad)
 
@@ -204,10 +216,16 @@ def need_floating(name: str, t: Tensor) -> None:
 
 @function()
 def rand(
-    *size: Any, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    *size: Any,
+    generator: Any = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
     **named: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Sample from the uniform distribution on [0, 1)."""
     if layout is not None:
         need_strided("rand", layout)
@@ -217,10 +235,16 @@ def rand(
 
 @function()
 def randn(
-    *size: Any, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    *size: Any,
+    generator: Any = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
     **named: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Sample from the standard normal distribution."""
     if layout is not None:
         need_strided("randn", layout)
@@ -230,10 +254,18 @@ def randn(
 
 @function()
 def randint(
-    low: Any = None, high: Any = None, size: Any = None, *, generator: Any = None,
-    out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    low: Any = None,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Any = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Sample integers from ``low`` (default 0) to ``high``, excluded.
 
     Accepts ``randint(high, size)`` and ``randint(low, high, size)``.
@@ -316,9 +348,16 @@ def permute(out: Any, be: Any, rng: Rng) -> None:
 
 @function()
 def randperm(
-    n: int, *, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    n: int,
+    *,
+    generator: Any = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Create a random permutation of 0 .. n - 1."""
     if layout is not None:
         need_strided("randperm", layout)
@@ -333,10 +372,18 @@ def randperm(
 
 @function(deep=True)
 def normal(
-    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None,
-    out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
-    requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Any = None,
+    out: Tensor | None = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
     """Sample from normal distributions with given means and standard deviations.
 
     Args:
@@ -360,9 +407,17 @@ def normal(
         if size is None:
             raise TypeError("normal() of two numbers needs a size. Pass size=(...).")
         return _make(
-            "normal", "normal", float(mean), float(std), shape_of("normal", (size,)), generator,
-            out, dtype, device, requires_grad,
-        )  # fmt: skip
+            "normal",
+            "normal",
+            float(mean),
+            float(std),
+            shape_of("normal", (size,)),
+            generator,
+            out,
+            dtype,
+            device,
+            requires_grad,
+        )
     first = mean if isinstance(mean, Tensor) else std
     shape = broadcast_shapes("normal", *[v.shape for v in (mean, std) if isinstance(v, Tensor)])
     with no_grad():
@@ -373,10 +428,16 @@ def normal(
 
 @function()
 def rand_like(
-    input: Tensor, *, generator: Any = None, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    input: Tensor,
+    *,
+    generator: Any = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
     memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Sample uniforms of [0, 1) in another tensor's shape, dtype and device."""
     if layout is not None:
         need_strided("rand_like", layout)
@@ -386,10 +447,16 @@ def rand_like(
 
 @function()
 def randn_like(
-    input: Tensor, *, generator: Any = None, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    input: Tensor,
+    *,
+    generator: Any = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
     memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Sample standard normals in another tensor's shape, dtype and device."""
     if layout is not None:
         need_strided("randn_like", layout)
@@ -399,10 +466,18 @@ def randn_like(
 
 @function()
 def randint_like(
-    input: Tensor, low: int | None = None, high: int | None = None, *, generator: Any = None,
-    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
-    pin_memory: bool = False, memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    generator: Any = None,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """Sample integers of [low, high) in another tensor's shape, dtype and device."""
     if layout is not None:
         need_strided("randint_like", layout)

@@ -48,9 +48,13 @@ def _mask_samples(make):
 
 
 @op(
-    inplace="_dropout_", infer=_mask_infer, scratch=("words", "kept"),
-    layout=contiguous, flops=per_element(2), samples=_mask_samples,
-)  # fmt: skip
+    inplace="_dropout_",
+    infer=_mask_infer,
+    scratch=("words", "kept"),
+    layout=contiguous,
+    flops=per_element(2),
+    samples=_mask_samples,
+)
 def _dropout(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     """``input * scale + shift``, or, with probability ``p`` for each element, ``value``."""
     flat, target = input.reshape(-1), out.reshape(-1)
@@ -197,9 +201,12 @@ def _channel_samples(make):
 
 
 @op(
-    inplace="_channel_dropout_", infer=_channel_infer,
-    scratch=("noise", "words", "kept"), flops=per_element(2), samples=_channel_samples,
-)  # fmt: skip
+    inplace="_channel_dropout_",
+    infer=_channel_infer,
+    scratch=("noise", "words", "kept"),
+    flops=per_element(2),
+    samples=_channel_samples,
+)
 def _channel_dropout(xp, out, noise, words, kept, input, rng, *, p, scale, low, shift, lead):
     """``input * scale + shift`` in channels that are kept, ``low + shift`` in the others.
 

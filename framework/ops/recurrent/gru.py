@@ -30,10 +30,14 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     )
     kind = rnn.kernel_type(input)
     return (
-        input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
-        input.like((rows, 3 * hidden)), input.like((rows, hidden)), Spec((4 * hidden,), kind),
-        Spec((3 * hidden * batch,), kind), rnn.transposed_spec(w_hh, kind, input, runs),
-    )  # fmt: skip
+        input.like((*input.shape[:-1], hidden)),
+        input.like((batch, hidden)),
+        input.like((rows, 3 * hidden)),
+        input.like((rows, hidden)),
+        Spec((4 * hidden,), kind),
+        Spec((3 * hidden * batch,), kind),
+        rnn.transposed_spec(w_hh, kind, input, runs),
+    )
 
 
 def _samples(make):
@@ -49,11 +53,16 @@ def _samples(make):
 
 
 @op(
-    infer=_infer, returns=("out", "h_n"), aux=("gates", "inner"),
-    scratch=("bias", "product", "w_hh_t"), promote="same", layout=contiguous, samples=_samples,
+    infer=_infer,
+    returns=("out", "h_n"),
+    aux=("gates", "inner"),
+    scratch=("bias", "product", "w_hh_t"),
+    promote="same",
+    layout=contiguous,
+    samples=_samples,
     flops=lambda input, w_ih, w_hh, *_, **__: rnn.projection_flops(3, input, w_ih, w_hh),
     autocast="low",
-)  # fmt: skip
+)
 def _gru(
     xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
@@ -182,10 +191,15 @@ def _grad_infer(
     bias = w_hh.like((w_hh.shape[0] if needs[4] else 0,))
     more = rnn.more_spec(input, w_hh, h0, runs, reverse, needs[2])
     return (
-        *rnn.gradient_specs(input, w_ih, w_hh, needs), bias, input.like((batch, hidden)),
-        Spec((rows, 3 * hidden), kind), Spec((rows, hidden), kind),
-        Spec((batch, 3 * hidden), kind), Spec((batch, hidden), kind), more,
-    )  # fmt: skip
+        *rnn.gradient_specs(input, w_ih, w_hh, needs),
+        bias,
+        input.like((batch, hidden)),
+        Spec((rows, 3 * hidden), kind),
+        Spec((rows, hidden), kind),
+        Spec((batch, 3 * hidden), kind),
+        Spec((batch, hidden), kind),
+        more,
+    )
 
 
 def _grad_samples(make):
@@ -204,10 +218,13 @@ def _grad_samples(make):
 
 
 @op(
-    infer=_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
-    scratch=("dgates", "dinner", "side", "room", "more"), layout=contiguous, samples=_grad_samples,
+    infer=_grad_infer,
+    returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
+    scratch=("dgates", "dinner", "side", "room", "more"),
+    layout=contiguous,
+    samples=_grad_samples,
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * rnn.projection_flops(3, input, w_ih, w_hh),
-)  # fmt: skip
+)
 def _gru_grad(
     xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
     input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,

@@ -36,12 +36,16 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
         )
     kind = rnn.kernel_type(input)
     return (
-        input.like((*input.shape[:-1], size)), input.like((batch, size)),
-        input.like((batch, hidden)), input.like((rows, 4 * hidden)), input.like((rows, hidden)),
-        Spec((4 * hidden,), kind), Spec((4 * hidden * batch,), kind),
+        input.like((*input.shape[:-1], size)),
+        input.like((batch, size)),
+        input.like((batch, hidden)),
+        input.like((rows, 4 * hidden)),
+        input.like((rows, hidden)),
+        Spec((4 * hidden,), kind),
+        Spec((4 * hidden * batch,), kind),
         Spec((0 if w_hr is None else batch, hidden), kind),
         rnn.transposed_spec(w_hh, kind, input, runs),
-    )  # fmt: skip
+    )
 
 
 def _flops(input, w_ih, w_hh, b_ih, b_hh, w_hr, *_, **__):
@@ -63,10 +67,16 @@ def _samples(make):
 
 
 @op(
-    infer=_infer, returns=("out", "h_n", "c_n"), aux=("gates", "cells"),
-    scratch=("bias", "product", "hidden", "w_hh_t"), promote="same", layout=contiguous,
-    flops=_flops, samples=_samples, autocast="low",
-)  # fmt: skip
+    infer=_infer,
+    returns=("out", "h_n", "c_n"),
+    aux=("gates", "cells"),
+    scratch=("bias", "product", "hidden", "w_hh_t"),
+    promote="same",
+    layout=contiguous,
+    flops=_flops,
+    samples=_samples,
+    autocast="low",
+)
 def _lstm(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
@@ -102,9 +112,10 @@ def _packed(input, w_ih, w_hh, b_ih, *_, **__):
     # The summed bias, the weight's panels and room for those of the state.
     (wide, hidden), kind = w_hh.shape, rnn.kernel_type(input)
     return (
-        Spec((wide,), kind), Spec((rnn.panel_elements(hidden, wide),), kind),
+        Spec((wide,), kind),
+        Spec((rnn.panel_elements(hidden, wide),), kind),
         Spec((rnn.room_elements(hidden, input.shape[1]),), kind),
-    )  # fmt: skip
+    )
 
 
 @_lstm.kernel("cpu", when=_whole, layout=contiguous, scratch=_packed)
@@ -125,10 +136,12 @@ def _(
 
 
 @_lstm.kernel(
-    "cpu", when=lambda *specs, **attributes: (
+    "cpu",
+    when=lambda *specs, **attributes: (
         rnn.compilable(*specs[:2]) and not _whole(*specs, **attributes)
-    ), layout=contiguous,
-)  # fmt: skip
+    ),
+    layout=contiguous,
+)
 def _(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
@@ -247,12 +260,16 @@ def _grad_infer(
     projected = w_hr is not None
     again = projected and needs[4]
     return (
-        *rnn.gradient_specs(input, w_ih, w_hh, needs), w_hr if again else input.like((0,)),
-        input.like((batch, size)), input.like((batch, hidden)), Spec((rows, 4 * hidden), kind),
+        *rnn.gradient_specs(input, w_ih, w_hh, needs),
+        w_hr if again else input.like((0,)),
+        input.like((batch, size)),
+        input.like((batch, hidden)),
+        Spec((rows, 4 * hidden), kind),
         rnn.more_spec(input, w_hh, h0, runs, reverse, needs[2]),
         Spec((batch if projected else 0, hidden), kind),
-        Spec((rows if again else 0, size), kind), Spec((rows if again else 0, hidden), kind),
-    )  # fmt: skip
+        Spec((rows if again else 0, size), kind),
+        Spec((rows if again else 0, hidden), kind),
+    )
 
 
 def _grad_samples(make):
@@ -274,10 +291,11 @@ def _grad_samples(make):
 @op(
     infer=_grad_infer,
     returns=("dx", "dw_ih", "dw_hh", "db", "dw_hr", "dh", "dc"),
-    scratch=("dgates", "more", "dhidden", "above", "hidden"), layout=contiguous,
+    scratch=("dgates", "more", "dhidden", "above", "hidden"),
+    layout=contiguous,
     samples=_grad_samples,
     flops=lambda g, h, c, x, w_ih, w_hh, *r, **__: 2 * rnn.projection_flops(4, x, w_ih, w_hh),
-)  # fmt: skip
+)
 def _lstm_grad(
     xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
@@ -304,9 +322,10 @@ def _packed_grad(g, h, c, input, w_ih, w_hh, *rest, **attributes):
     inferred = _grad_infer(g, h, c, input, w_ih, w_hh, *rest, **attributes)
     (wide, hidden), kind = w_hh.shape, rnn.kernel_type(input)
     return (
-        *inferred[-5:-3], Spec((rnn.panel_elements(wide, hidden),), kind),
+        *inferred[-5:-3],
+        Spec((rnn.panel_elements(wide, hidden),), kind),
         Spec((rnn.room_elements(wide, input.shape[1]),), kind),
-    )  # fmt: skip
+    )
 
 
 @_lstm_grad.kernel("cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad)

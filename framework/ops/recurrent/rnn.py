@@ -285,10 +285,12 @@ def _rnn_infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
     _, batch, hidden = geometry("rnn", input, runs, 1, w_ih, w_hh, (b_ih, b_hh), ((h0, size),))
     kind = kernel_type(input)
     return (
-        input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
-        Spec((hidden,), kind), Spec((hidden * batch,), kind),
+        input.like((*input.shape[:-1], hidden)),
+        input.like((batch, hidden)),
+        Spec((hidden,), kind),
+        Spec((hidden * batch,), kind),
         transposed_spec(w_hh, kind, input, runs),
-    )  # fmt: skip
+    )
 
 
 def kernel_type(spec):
@@ -309,11 +311,15 @@ def _rnn_samples(make):
 
 
 @op(
-    infer=_rnn_infer, returns=("out", "h_n"), scratch=("bias", "product", "w_hh_t"),
-    promote="same", layout=contiguous,
+    infer=_rnn_infer,
+    returns=("out", "h_n"),
+    scratch=("bias", "product", "w_hh_t"),
+    promote="same",
+    layout=contiguous,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(1, input, w_ih, w_hh),
-    samples=_rnn_samples, autocast="low",
-)  # fmt: skip
+    samples=_rnn_samples,
+    autocast="low",
+)
 def _rnn(
     xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
 ):
@@ -414,9 +420,11 @@ def gradient_specs(input, w_ih, w_hh, needs):
     """Specs of the gradients of input, weights and bias: empty where not needed."""
     none = input.like((0,))
     return (
-        input if needs[0] else none, w_ih if needs[1] else none, w_hh if needs[2] else none,
+        input if needs[0] else none,
+        w_ih if needs[1] else none,
+        w_hh if needs[2] else none,
         w_ih.like((w_ih.shape[0],)) if needs[3] else none,
-    )  # fmt: skip
+    )
 
 
 def active(make, *shapes):
@@ -436,10 +444,11 @@ def _rnn_grad_infer(
 ):
     batch = runs[0][1] if runs else input.shape[1]
     return (
-        *gradient_specs(input, w_ih, w_hh, needs), input.like((batch, w_hh.shape[1])),
+        *gradient_specs(input, w_ih, w_hh, needs),
+        input.like((batch, w_hh.shape[1])),
         Spec((prod(input.shape[:-1]), w_hh.shape[0]), kernel_type(input)),
         more_spec(input, w_hh, h0, runs, reverse, needs[2]),
-    )  # fmt: skip
+    )
 
 
 def _rnn_grad_samples(make):
@@ -455,10 +464,13 @@ def _rnn_grad_samples(make):
 
 
 @op(
-    infer=_rnn_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db", "dh"),
-    scratch=("dgates", "more"), layout=contiguous, samples=_rnn_grad_samples,
+    infer=_rnn_grad_infer,
+    returns=("dx", "dw_ih", "dw_hh", "db", "dh"),
+    scratch=("dgates", "more"),
+    layout=contiguous,
+    samples=_rnn_grad_samples,
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(1, input, w_ih, w_hh),
-)  # fmt: skip
+)
 def _rnn_grad(
     xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih, w_hh, h0, result, *,
     runs, reverse, squash, needs,

@@ -66,9 +66,13 @@ def _kth_samples(make):
 
 
 @op(
-    returns=("values", "indices"), scratch=("keys", "places"), infer=_kth_infer,
-    half="exact", samples=_kth_samples, real=True,
-)  # fmt: skip
+    returns=("values", "indices"),
+    scratch=("keys", "places"),
+    infer=_kth_infer,
+    half="exact",
+    samples=_kth_samples,
+    real=True,
+)
 def _kthvalue(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
     """Return the k-th smallest element along ``dim``; for a median, NaN if there is one."""
     if not input.ndim:

@@ -113,9 +113,13 @@ def _declare(name, word):
 
     kernel.__doc__ = f"Find the {word} over ``dim``."
     chosen = op(
-        name=name, infer=_amax_infer, half="exact",
-        flops=per_element(1), samples=reductions, real=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        infer=_amax_infer,
+        half="exact",
+        flops=per_element(1),
+        samples=reductions,
+        real=True,
+    )(kernel)
 
     @chosen.kernel("cpu", when=of_halves)
     def _(xp, out, input, *, dim, keepdim):
@@ -200,8 +204,11 @@ def _search_infer(input, *, dim, keepdim):
 def search_samples(make):
     """Samples of an op along one dim."""
     for shape, dim, keep in (
-        ((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False), ((0, 3), 1, False),
-    ):  # fmt: skip
+        ((3, 4), 1, False),
+        ((2, 3, 4), 0, True),
+        ((), 0, False),
+        ((0, 3), 1, False),
+    ):
         yield (make(*shape),), {"dim": dim, "keepdim": keep}
 
 
@@ -229,10 +236,16 @@ def _search(name, word):
 
     kernel.__doc__ = f"Find the {word} element along ``dim``, and where it is first."
     chosen = op(
-        name=name, returns=("values", "indices"), scratch=("moved",),
-        infer=_search_infer, layout=_contiguous, half="exact", flops=per_element(1),
-        samples=search_samples, real=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        returns=("values", "indices"),
+        scratch=("moved",),
+        infer=_search_infer,
+        layout=_contiguous,
+        half="exact",
+        flops=per_element(1),
+        samples=search_samples,
+        real=True,
+    )(kernel)
 
     @chosen.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)
     def _(xp, values, indices, moved, input, *, dim, keepdim):
@@ -337,9 +350,15 @@ def _arg(name, word):
 
     kernel.__doc__ = f"Find where the {word} element along ``dim`` is first; None flattens."
     found = op(
-        name=name, scratch=("moved",), infer=_argmax_infer,
-        layout=_contiguous, half="exact", flops=per_element(1), samples=_arg_samples, real=True,
-    )(kernel)  # fmt: skip
+        name=name,
+        scratch=("moved",),
+        infer=_argmax_infer,
+        layout=_contiguous,
+        half="exact",
+        flops=per_element(1),
+        samples=_arg_samples,
+        real=True,
+    )(kernel)
 
     @found.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)
     def _(xp, out, moved, input, *, dim, keepdim):

@@ -87,10 +87,12 @@ def _accumulating(name, doc):
 
     kernel.__doc__ = doc
     declared = op(
-        name=f"_{name}", flops=per_element(1),
-        infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
+        name=f"_{name}",
+        flops=per_element(1),
+        infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype),
+        samples=_sum_samples,
         autocast=WIDE_ON_CUDA,
-    )(kernel)  # fmt: skip
+    )(kernel)
     _compiled_along(declared, name)
     return declared
 
@@ -131,9 +133,12 @@ def _recurrence_samples(make):
 
 
 @op(
-    infer=_recurrence_infer, promote="same", scratch=("work",),
-    flops=per_element(2), samples=_recurrence_samples,
-)  # fmt: skip
+    infer=_recurrence_infer,
+    promote="same",
+    scratch=("work",),
+    flops=per_element(2),
+    samples=_recurrence_samples,
+)
 def _recurrence(xp, out, work, input, factor, *, dim, reverse):
     """Compute ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
     xp.copyto(out, input)
@@ -194,9 +199,11 @@ def products_before(x, dim, reverse=False):
 
 
 @op(
-    flops=per_element(3), infer=lambda input, *, dim: (input, input),
-    scratch=("after",), samples=_samples,
-)  # fmt: skip
+    flops=per_element(3),
+    infer=lambda input, *, dim: (input, input),
+    scratch=("after",),
+    samples=_samples,
+)
 def _prod_others(xp, out, after, input, *, dim):
     """Compute the product of all other elements along ``dim``, the derivative of prod.
 
@@ -292,9 +299,14 @@ def _running(name, word):
 
     kernel.__doc__ = f"Find the {word} element so far along ``dim``, and where it was last."
     running = op(
-        name=name, returns=("values", "indices"), scratch=("hit", "isnan"), infer=_extreme_infer,
-        half="exact", samples=_samples, flops=per_element(1),
-    )(kernel)  # fmt: skip
+        name=name,
+        returns=("values", "indices"),
+        scratch=("hit", "isnan"),
+        infer=_extreme_infer,
+        half="exact",
+        samples=_samples,
+        flops=per_element(1),
+    )(kernel)
     _compiled_along(running, "extreme", lambda: (word == "largest",))
     running.kernel("cpu")(fast)
 
@@ -336,9 +348,11 @@ def cummin(input, dim):
 
 
 @op(
-    promote="float", infer=lambda input, *, dim: input, samples=_samples,
+    promote="float",
+    infer=lambda input, *, dim: input,
+    samples=_samples,
     flops=per_element(30),
-)  # fmt: skip
+)
 def _logcumsumexp(xp, out, input, *, dim):
     """Compute the logarithm of the cumulative sum of exponentials along ``dim``."""
     xp.copyto(out, input)

@@ -95,9 +95,13 @@ def _sort_samples(make):
 
 
 @op(
-    returns=("values", "indices"), scratch=("keys", "places"), infer=_sort_infer,
-    half="exact", samples=_sort_samples, real=True,
-)  # fmt: skip
+    returns=("values", "indices"),
+    scratch=("keys", "places"),
+    infer=_sort_infer,
+    half="exact",
+    samples=_sort_samples,
+    real=True,
+)
 def _sort(xp, values, indices, keys, places, input, *, dim, descending):
     """Sort along ``dim``, stably, and return the indices."""
     if not input.ndim:
@@ -120,9 +124,12 @@ def _(g_values, indices, input_spec, dim):
 
 
 @op(
-    scratch=("keys", "places"), half="exact", samples=_sort_samples, real=True,
+    scratch=("keys", "places"),
+    half="exact",
+    samples=_sort_samples,
+    real=True,
     infer=lambda input, *, dim, descending: (input.like(dtype=int64), *_buffers(input, dim)),
-)  # fmt: skip
+)
 def _argsort(xp, out, keys, places, input, *, dim, descending):
     """Return the indices that sort along ``dim``, stably."""
     xp.copyto(out, _order(xp, input, dim, descending) if input.ndim else 0)
@@ -176,9 +183,13 @@ def _topk_samples(make):
 
 
 @op(
-    returns=("values", "indices"), scratch=("keys", "places"), infer=_topk_infer,
-    half="exact", samples=_topk_samples, real=True,
-)  # fmt: skip
+    returns=("values", "indices"),
+    scratch=("keys", "places"),
+    infer=_topk_infer,
+    half="exact",
+    samples=_topk_samples,
+    real=True,
+)
 def _topk(xp, values, indices, keys, places, input, *, k, dim, largest):
     """Return the ``k`` largest or smallest along ``dim``, in order, and their indices."""
     if not input.ndim:
@@ -253,9 +264,11 @@ def _unique_samples(make):
 
 
 @op(
-    returns=("values", "inverse", "counts"), adopt=True, half="exact",
+    returns=("values", "inverse", "counts"),
+    adopt=True,
+    half="exact",
     samples=_unique_samples,
-)  # fmt: skip
+)
 def _unique(xp, input, *, dim, where):
     """Return distinct elements, or slices along ``dim``, sorted, with indices and counts.
 
@@ -326,9 +339,11 @@ def _run_samples(make):
 
 
 @op(
-    returns=("values", "inverse", "counts"), adopt=True, half="exact",
+    returns=("values", "inverse", "counts"),
+    adopt=True,
+    half="exact",
     samples=_run_samples,
-)  # fmt: skip
+)
 def _unique_consecutive(xp, input, *, dim):
     """Return the first of each run of equal elements, or slices, with indices and counts."""
     lines = input.reshape(-1) if dim is None else xp.moveaxis(input, dim, 0)

@@ -71,9 +71,13 @@ def count_of(spec, dims):
 def reductions(make):
     """Samples of a reduction with ``dim`` and ``keepdim``."""
     for shape, dim, keep in (
-        ((3, 4), (1,), False), ((2, 3, 4), (0, 2), True), ((), (), False), ((4,), (0,), True),
-        ((3, 4), (0, 1), False), ((0, 3), (1,), False),
-    ):  # fmt: skip
+        ((3, 4), (1,), False),
+        ((2, 3, 4), (0, 2), True),
+        ((), (), False),
+        ((4,), (0,), True),
+        ((3, 4), (0, 1), False),
+        ((0, 3), (1,), False),
+    ):
         yield (make(*shape),), {"dim": dim, "keepdim": keep}
 
 
@@ -124,9 +128,11 @@ def _need_float(name, input, dtype):
 
 
 @op(
-    infer=_reduced_infer, flops=per_element(1), samples=with_dtype,
+    infer=_reduced_infer,
+    flops=per_element(1),
+    samples=with_dtype,
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 def _sum(xp, out, input, *, dim, keepdim, dtype):
     """Sum over ``dim``."""
     total(xp, input, dim, out, keepdim)
@@ -235,9 +241,11 @@ def sum_to_size(input, *size, **named):
 
 
 @op(
-    infer=_reduced_infer, flops=per_element(1), samples=_prod_samples,
+    infer=_reduced_infer,
+    flops=per_element(1),
+    samples=_prod_samples,
     autocast="float32",
-)  # fmt: skip
+)
 def _prod(xp, out, input, *, dim, keepdim, dtype):
     """Product over ``dim``."""
     xp.prod(input, axis=dim, dtype=out.dtype, keepdims=keepdim, out=out)
@@ -356,9 +364,11 @@ def _count_samples(make):
 
 
 @op(
-    infer=_count_infer, scratch=("mask",), half="exact",
+    infer=_count_infer,
+    scratch=("mask",),
+    half="exact",
     samples=_count_samples,
-)  # fmt: skip
+)
 def _count_nonzero(xp, out, mask, input, *, dim):
     """Count nonzero elements over ``dim``."""
     xp.not_equal(input, 0, out=mask)

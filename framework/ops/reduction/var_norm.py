@@ -56,9 +56,11 @@ def _variance(xp, out, average, centered, input, dim, keepdim, correction):
 
 
 @op(
-    infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
+    infer=_var_infer,
+    scratch=("average", "centered"),
+    flops=per_element(4),
     samples=_var_samples,
-)  # fmt: skip
+)
 def _var(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Variance over ``dim``, with divisor n - correction."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
@@ -76,9 +78,11 @@ def _var_gradient(g, input, dim, keepdim, correction):
 
 
 @op(
-    infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
+    infer=_var_infer,
+    scratch=("average", "centered"),
+    flops=per_element(4),
     samples=_var_samples,
-)  # fmt: skip
+)
 def _std(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Standard deviation over ``dim``."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
@@ -186,10 +190,13 @@ def _norm_samples(make):
 
 
 @op(
-    infer=_norm_infer, scratch=("powers",),
-    layout=lambda array: array.flags.c_contiguous, flops=per_element(2), samples=_norm_samples,
+    infer=_norm_infer,
+    scratch=("powers",),
+    layout=lambda array: array.flags.c_contiguous,
+    flops=per_element(2),
+    samples=_norm_samples,
     autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+)
 def _norm(xp, out, powers, input, *, p, dim, keepdim):
     """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
     if not input.size:
@@ -250,9 +257,13 @@ def _logsumexp_infer(input, *, dim, keepdim):
 
 
 @op(
-    infer=_logsumexp_infer, promote="float", scratch=("largest", "powers"),
-    flops=per_element(3), samples=reductions, autocast=WIDE_ON_CUDA,
-)  # fmt: skip
+    infer=_logsumexp_infer,
+    promote="float",
+    scratch=("largest", "powers"),
+    flops=per_element(3),
+    samples=reductions,
+    autocast=WIDE_ON_CUDA,
+)
 def _logsumexp(xp, out, largest, powers, input, *, dim, keepdim):
     """Log of the sum of exponentials over ``dim``, the maximum subtracted first."""
     if not input.size:

@@ -44,10 +44,12 @@ def _c2c_samples(make):
 
 
 @op(
-    adopt=True, half="exact", samples=_c2c_samples,
+    adopt=True,
+    half="exact",
+    samples=_c2c_samples,
     infer=lambda input, *, dims, norm, inverse: input,
     flops=lambda input, *, dims, norm, inverse: _cost(input.shape, dims),
-)  # fmt: skip
+)
 def _fft_c2c(xp, input, *, dims, norm, inverse):
     """Complex-to-complex Fourier transform over some dims."""
     if not input.size:
@@ -96,12 +98,15 @@ def _r2c_samples(make):
 
 
 @op(
-    adopt=True, half="exact", samples=_r2c_samples,
+    adopt=True,
+    half="exact",
+    samples=_r2c_samples,
     infer=lambda input, *, dims, norm: Spec(
         _half_of(input.shape, dims[-1]), input.dtype.to_complex()
     ),
-    flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2, autocast=WIDE_ON_CPU,
-)  # fmt: skip
+    flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2,
+    autocast=WIDE_ON_CPU,
+)
 def _fft_r2c(xp, input, *, dims, norm):
     """Real-to-complex Fourier transform; the last dim keeps its non-negative frequencies."""
     if not input.size:
@@ -141,12 +146,14 @@ def _c2r_samples(make):
 
 
 @op(
-    adopt=True, half="exact", samples=_c2r_samples,
+    adopt=True,
+    half="exact",
+    samples=_c2r_samples,
     infer=lambda input, *, dims, size, norm: Spec(
         (*input.shape[: dims[-1]], size, *input.shape[dims[-1] + 1 :]), input.dtype.to_real()
     ),
     flops=lambda input, *, dims, size, norm: _cost(input.shape, dims),
-)  # fmt: skip
+)
 def _fft_c2r(xp, input, *, dims, size, norm):
     """Complex-to-real Fourier transform, to ``size`` real numbers in the last of some dims."""
     if not input.size:

@@ -46,9 +46,18 @@ def _whole(window, length, n_fft, like):
 
 @function(method=True, deep=True)
 def stft(
-    input, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect",
-    normalized=False, onesided=None, return_complex=None, align_to_window=None,
-):  # fmt: skip
+    input,
+    n_fft,
+    hop_length=None,
+    win_length=None,
+    window=None,
+    center=True,
+    pad_mode="reflect",
+    normalized=False,
+    onesided=None,
+    return_complex=None,
+    align_to_window=None,
+):
     """Compute the short-time Fourier transform of signals.
 
     Args:
@@ -129,9 +138,17 @@ def stft(
 
 @function(method=True)
 def istft(
-    input, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False,
-    onesided=None, length=None, return_complex=False,
-):  # fmt: skip
+    input,
+    n_fft,
+    hop_length=None,
+    win_length=None,
+    window=None,
+    center=True,
+    normalized=False,
+    onesided=None,
+    length=None,
+    return_complex=False,
+):
     """Compute the inverse of :func:`stft`, called with the same arguments.
 
     Args:

@@ -20,9 +20,15 @@ from ..registry import function
 
 
 def _made(
-    name: str, length: int, symmetric: bool, formula: Any, dtype: Any, device: Any,
-    requires_grad: bool, error: Any,
-) -> Tensor:  # fmt: skip
+    name: str,
+    length: int,
+    symmetric: bool,
+    formula: Any,
+    dtype: Any,
+    device: Any,
+    requires_grad: bool,
+    error: Any,
+) -> Tensor:
     # formula(array module, positions, length of the symmetric window) -> values
     if length < 0:
         raise error(f"{name}: the window's length must be non-negative; got {length}.")
@@ -70,9 +76,15 @@ def _triangle(xp: Any, k: Any, n: int) -> Any:
 
 @function()
 def hann_window(
-    window_length: int, periodic: bool = True, *, dtype: Any = None, layout: Any = None,
-    device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create a Hann window: ``sin(pi k / n) ** 2``.
 
     Args:
@@ -90,17 +102,30 @@ def hann_window(
     if layout is not None:
         need_strided("hann_window", layout)
     return _made(
-        "hann_window", window_length, not periodic, _cosines(0.5, 0.5), dtype, device,
-        requires_grad, RuntimeError,
-    )  # fmt: skip
+        "hann_window",
+        window_length,
+        not periodic,
+        _cosines(0.5, 0.5),
+        dtype,
+        device,
+        requires_grad,
+        RuntimeError,
+    )
 
 
 @function()
 def hamming_window(
-    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *,
-    dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: bool = False,
+    window_length: int,
+    periodic: bool = True,
+    alpha: float = 0.54,
+    beta: float = 0.46,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a Hamming window: ``alpha - beta cos(2 pi k / n)``.
 
     The other arguments are those of :func:`hann_window`.
@@ -108,51 +133,94 @@ def hamming_window(
     if layout is not None:
         need_strided("hamming_window", layout)
     return _made(
-        "hamming_window", window_length, not periodic, _cosines(alpha, beta), dtype, device,
-        requires_grad, RuntimeError,
-    )  # fmt: skip
+        "hamming_window",
+        window_length,
+        not periodic,
+        _cosines(alpha, beta),
+        dtype,
+        device,
+        requires_grad,
+        RuntimeError,
+    )
 
 
 @function()
 def blackman_window(
-    window_length: int, periodic: bool = True, *, dtype: Any = None, layout: Any = None,
-    device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create a Blackman window; the arguments are those of :func:`hann_window`."""
     if layout is not None:
         need_strided("blackman_window", layout)
     return _made(
-        "blackman_window", window_length, not periodic, _cosines(0.42, 0.5, 0.08), dtype, device,
-        requires_grad, RuntimeError,
-    )  # fmt: skip
+        "blackman_window",
+        window_length,
+        not periodic,
+        _cosines(0.42, 0.5, 0.08),
+        dtype,
+        device,
+        requires_grad,
+        RuntimeError,
+    )
 
 
 @function()
 def bartlett_window(
-    window_length: int, periodic: bool = True, *, dtype: Any = None, layout: Any = None,
-    device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create a Bartlett (triangular) window; the arguments are those of :func:`hann_window`."""
     if layout is not None:
         need_strided("bartlett_window", layout)
     return _made(
-        "bartlett_window", window_length, not periodic, _triangle, dtype, device, requires_grad,
+        "bartlett_window",
+        window_length,
+        not periodic,
+        _triangle,
+        dtype,
+        device,
+        requires_grad,
         RuntimeError,
-    )  # fmt: skip
+    )
 
 
 @function()
 def kaiser_window(
-    window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None,
-    layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    window_length: int,
+    periodic: bool = True,
+    beta: float = 12.0,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create a Kaiser window of shape ``beta``; other arguments as :func:`hann_window`."""
     if layout is not None:
         need_strided("kaiser_window", layout)
     return _made(
-        "kaiser_window", window_length, not periodic, _kaiser(beta), dtype, device, requires_grad,
+        "kaiser_window",
+        window_length,
+        not periodic,
+        _kaiser(beta),
+        dtype,
+        device,
+        requires_grad,
         RuntimeError,
-    )  # fmt: skip
+    )
 
 
 # As functions of signal.windows: symmetric unless told otherwise
@@ -160,9 +228,14 @@ def kaiser_window(
 
 @function(public=False)
 def hann(
-    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
+    M: int,
+    *,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a Hann window.
 
     Args:
@@ -183,9 +256,14 @@ def hann(
 
 @function(public=False)
 def hamming(
-    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
+    M: int,
+    *,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a Hamming window; the arguments are those of :func:`hann`."""
     if layout is not None:
         need_strided("hamming", layout)
@@ -194,23 +272,40 @@ def hamming(
 
 @function(public=False)
 def general_hamming(
-    M: int, *, alpha: float = 0.54, sym: bool = True, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    M: int,
+    *,
+    alpha: float = 0.54,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create the window ``alpha - (1 - alpha) cos(2 pi k / n)``; other arguments: :func:`hann`."""
     if layout is not None:
         need_strided("general_hamming", layout)
     return _made(
-        "general_hamming", M, sym, _cosines(alpha, 1 - alpha), dtype, device, requires_grad,
+        "general_hamming",
+        M,
+        sym,
+        _cosines(alpha, 1 - alpha),
+        dtype,
+        device,
+        requires_grad,
         ValueError,
-    )  # fmt: skip
+    )
 
 
 @function(public=False)
 def blackman(
-    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
+    M: int,
+    *,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a Blackman window; the arguments are those of :func:`hann`."""
     if layout is not None:
         need_strided("blackman", layout)
@@ -221,9 +316,14 @@ def blackman(
 
 @function(public=False)
 def nuttall(
-    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
+    M: int,
+    *,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a Nuttall window; the arguments are those of :func:`hann`."""
     if layout is not None:
         need_strided("nuttall", layout)
@@ -233,9 +333,15 @@ def nuttall(
 
 @function(public=False)
 def general_cosine(
-    M: int, *, a: Any, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
+    M: int,
+    *,
+    a: Any,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a sum of cosines of alternating signs and weights ``a``.
 
     The other arguments are those of :func:`hann`.
@@ -259,9 +365,14 @@ def general_cosine(
 
 @function(public=False)
 def bartlett(
-    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
+    M: int,
+    *,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a Bartlett (triangular) window; the arguments are those of :func:`hann`."""
     if layout is not None:
         need_strided("bartlett", layout)
@@ -270,9 +381,15 @@ def bartlett(
 
 @function(public=False)
 def kaiser(
-    M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    M: int,
+    *,
+    beta: float = 12.0,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create a Kaiser window of shape ``beta >= 0``; other arguments as :func:`hann`."""
     if layout is not None:
         need_strided("kaiser", layout)
@@ -283,39 +400,69 @@ def kaiser(
 
 @function(public=False)
 def cosine(
-    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
+    M: int,
+    *,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Create a cosine (half sine) window; the arguments are those of :func:`hann`."""
     if layout is not None:
         need_strided("cosine", layout)
     return _made(
-        "cosine", M, sym, lambda xp, k, n: xp.sin(math.pi / n * (k + 0.5)), dtype, device,
-        requires_grad, ValueError,
-    )  # fmt: skip
+        "cosine",
+        M,
+        sym,
+        lambda xp, k, n: xp.sin(math.pi / n * (k + 0.5)),
+        dtype,
+        device,
+        requires_grad,
+        ValueError,
+    )
 
 
 @function(public=False)
 def gaussian(
-    M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, layout: Any = None,
-    device: Any = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    M: int,
+    *,
+    std: float = 1.0,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create a Gaussian window of standard deviation ``std``; other arguments as :func:`hann`."""
     if layout is not None:
         need_strided("gaussian", layout)
     if std <= 0:
         raise ValueError(f"gaussian: Standard deviation must be positive; got {std}.")
     return _made(
-        "gaussian", M, sym, lambda xp, k, n: xp.exp(-0.5 * ((k - (n - 1) / 2) / std) ** 2), dtype,
-        device, requires_grad, ValueError,
-    )  # fmt: skip
+        "gaussian",
+        M,
+        sym,
+        lambda xp, k, n: xp.exp(-0.5 * ((k - (n - 1) / 2) / std) ** 2),
+        dtype,
+        device,
+        requires_grad,
+        ValueError,
+    )
 
 
 @function(public=False)
 def exponential(
-    M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    M: int,
+    *,
+    center: float | None = None,
+    tau: float = 1.0,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Create the window ``exp(-abs(k - center) / tau)``; other arguments as :func:`hann`.
 
     Raises:

@@ -27,10 +27,18 @@ _NAMES = {sparse_csr: ("crow_indices", "col_indices"), sparse_csc: ("ccol_indice
 
 @function()
 def sparse_compressed_tensor(
-    compressed_indices: Any, plain_indices: Any, values: Any, size: Any = None, *,
-    dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: bool = False,
-    requires_grad: bool = False, check_invariants: bool | None = None,
-) -> SparseTensor:  # fmt: skip
+    compressed_indices: Any,
+    plain_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+) -> SparseTensor:
     """Create a sparse matrix of the CSR or CSC layout.
 
     Args:
@@ -130,28 +138,54 @@ def _check(layout, first, plain_part, held, shape):
 
 @function()
 def sparse_csr_tensor(
-    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, *, dtype: Any = None,
-    device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
+    crow_indices: Any,
+    col_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
     check_invariants: bool | None = None,
-) -> SparseTensor:  # fmt: skip
+) -> SparseTensor:
     """Create a sparse matrix of the CSR layout; see ``sparse_compressed_tensor``."""
     return sparse_compressed_tensor(
-        crow_indices, col_indices, values, size, dtype=dtype, layout=sparse_csr, device=device,
+        crow_indices,
+        col_indices,
+        values,
+        size,
+        dtype=dtype,
+        layout=sparse_csr,
+        device=device,
         requires_grad=requires_grad,
-    )  # fmt: skip
+    )
 
 
 @function()
 def sparse_csc_tensor(
-    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, *, dtype: Any = None,
-    device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
+    ccol_indices: Any,
+    row_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
     check_invariants: bool | None = None,
-) -> SparseTensor:  # fmt: skip
+) -> SparseTensor:
     """Create a sparse matrix of the CSC layout; see ``sparse_compressed_tensor``."""
     return sparse_compressed_tensor(
-        ccol_indices, row_indices, values, size, dtype=dtype, layout=sparse_csc, device=device,
+        ccol_indices,
+        row_indices,
+        values,
+        size,
+        dtype=dtype,
+        layout=sparse_csc,
+        device=device,
         requires_grad=requires_grad,
-    )  # fmt: skip
+    )
 
 
 def _lines(first: Tensor, nnz: int) -> Tensor:

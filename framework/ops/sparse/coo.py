@@ -27,10 +27,18 @@ from .sparse_tensor import SparseTensor, assembled, layout_name, plain
 
 @function()
 def sparse_coo_tensor(
-    indices: Any = None, values: Any = None, size: Any = None, *, dtype: Any = None,
-    device: Any = None, requires_grad: bool = False, check_invariants: bool | None = None,
-    is_coalesced: bool | None = None, pin_memory: bool = False, layout: Any = None,
-) -> SparseTensor:  # fmt: skip
+    indices: Any = None,
+    values: Any = None,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+    is_coalesced: bool | None = None,
+    pin_memory: bool = False,
+    layout: Any = None,
+) -> SparseTensor:
     """Create a sparse tensor of the COO layout: ``out[indices[:, k]] = values[k]``, else zero.
 
     Args:

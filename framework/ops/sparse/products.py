@@ -52,8 +52,10 @@ def _at(n, rows, columns):
 
 def _product_samples(make):
     for values, dense, rows in (
-        (make(3), make(2, 4), 3), (make(5), make(2, 1), 4), (make(120), make(3, 5), 3)
-    ):  # fmt: skip
+        (make(3), make(2, 4), 3),
+        (make(5), make(2, 1), 4),
+        (make(120), make(3, 5), 3),
+    ):
         yield (values, _at(values.shape[0], rows, dense.shape[0]), dense), {"rows": rows}
     yield (make(0), tensor([[], []]).to(int64), make(2, 4)), {"rows": 3}
 
@@ -64,10 +66,13 @@ def _wide(a, b, places):
 
 
 @op(
-    infer=_product_infer, promote=("same", ("values", "dense")),
-    layout=contiguous, tensors=("values", "places", "dense"), samples=_product_samples,
+    infer=_product_infer,
+    promote=("same", ("values", "dense")),
+    layout=contiguous,
+    tensors=("values", "places", "dense"),
+    samples=_product_samples,
     flops=lambda values, places, dense, **_: 2 * values.numel * dense.shape[1],
-)  # fmt: skip
+)
 def _sparse_matmul(xp, out, values, places, dense, *, rows):
     """Multiply a sparse matrix (values, and their rows and columns) and a dense one."""
     check_bounds(xp, places, (rows, dense.shape[0]), (0, 1))
@@ -116,10 +121,13 @@ def _sampled_samples(make):
 
 
 @op(
-    infer=_sampled_infer, promote=("same", ("a", "b")),
-    layout=contiguous, tensors=("a", "b", "places"), samples=_sampled_samples,
+    infer=_sampled_infer,
+    promote=("same", ("a", "b")),
+    layout=contiguous,
+    tensors=("a", "b", "places"),
+    samples=_sampled_samples,
     flops=lambda a, b, places: 2 * places.shape[1] * a.shape[1],
-)  # fmt: skip
+)
 def _sampled_matmul(xp, out, a, b, places):
     """Compute ``a[row] @ b[column]`` for each place: (rows, n), (columns, n) give (nnz,)."""
     check_bounds(xp, places, (a.shape[0], b.shape[0]), (0, 1))

@@ -254,9 +254,11 @@ class SparseTensor(Tensor):
         where = device or self.device
         held = self._value
         values = zeros(
-            (0, *held.shape[1:]), dtype=dtype or held.dtype, device=where,
+            (0, *held.shape[1:]),
+            dtype=dtype or held.dtype,
+            device=where,
             requires_grad=requires_grad,
-        )  # fmt: skip
+        )
         first = self._indexing[0]
         if self.layout is sparse_coo:
             indexing = (zeros((first.shape[0], 0), dtype=int64, device=where),)

@@ -71,9 +71,10 @@ def _diagonal_amid_samples(make):
 
 
 @op(
-    half="exact", samples=_diagonal_amid_samples,
+    half="exact",
+    samples=_diagonal_amid_samples,
     infer=lambda input, *, shape, offset, dim1, dim2: input.like(shape),
-)  # fmt: skip
+)
 def _diagonal_amid_zeros(xp, out, input, *, shape, offset, dim1, dim2):
     """Embed the input as the diagonal of two dims of zeros."""
     out.fill(0)
@@ -165,7 +166,7 @@ def _fold_samples(make):
 @op(
     samples=_fold_samples,
     infer=lambda input, *, shape, dim, size, step: input.like(shape),
-)  # fmt: skip
+)
 def _fold_sum(xp, out, input, *, shape, dim, size, step):
     """Sum windows into their places: the adjoint of ``unfold``."""
     out.fill(0)

@@ -133,9 +133,10 @@ def _view_samples(make):
 
 
 @op(
-    view=True, samples=_view_samples,
+    view=True,
+    samples=_view_samples,
     infer=lambda input, *, shape, named: input.like(shape),
-)  # fmt: skip
+)
 def _view(xp, input, *, shape, named=None):
     """View in another shape, if the strides allow it. The node's name is ``named``."""
     if input.flags.c_contiguous or viewable(input.shape, input.strides, shape):
@@ -151,9 +152,10 @@ _view.vjp("input")(_view_rule)
 
 
 @op(
-    half="exact", samples=_view_samples,
+    half="exact",
+    samples=_view_samples,
     infer=lambda input, *, shape: input.like(shape),
-)  # fmt: skip
+)
 def _reshape_copy(xp, out, input, *, shape):
     """Copy in another shape."""
     xp.copyto(out.reshape(input.shape), input)

@@ -130,9 +130,10 @@ def _slice_samples(make):
 
 
 @op(
-    view=True, samples=_slice_samples,
+    view=True,
+    samples=_slice_samples,
     infer=lambda input, *, key: input.like(_slice_shape(input.shape, key)),
-)  # fmt: skip
+)
 def _slice(xp, input, *, key):
     """Apply a basic index; ``key`` holds ints, None and (start, stop, step), within bounds."""
     return input[_decoded(key)]
@@ -152,9 +153,10 @@ def _slice_amid_samples(make):
 
 
 @op(
-    half="exact", samples=_slice_amid_samples,
+    half="exact",
+    samples=_slice_amid_samples,
     infer=lambda input, *, key, shape: input.like(shape),
-)  # fmt: skip
+)
 def _slice_amid_zeros(xp, out, input, *, key, shape):
     """Embed the input at a basic index into zeros: backward of slicing."""
     out.fill(0)
@@ -331,9 +333,7 @@ def chunk(input, chunks, dim=0):
 _SPLITS = {"sections": "indices_or_sections", "indices": "indices_or_sections"}
 
 
-@function(
-    method=True, names={**_SPLITS, "tensor_indices_or_sections": "indices_or_sections"}
-)  # fmt: skip
+@function(method=True, names={**_SPLITS, "tensor_indices_or_sections": "indices_or_sections"})
 def tensor_split(input, indices_or_sections, dim=0):
     """Split a dim into nearly equal parts, or before each of the indices given."""
     d = _split_dim("tensor_split", input, dim)

@@ -57,9 +57,14 @@ def alias_copy(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 @function()
 def slice_copy(
-    input: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1, *,
+    input: Tensor,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+    *,
     out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Copy a range of one dim, in steps."""
     if step <= 0:
         raise RuntimeError("slice step must be positive")

@@ -137,11 +137,15 @@ def _tile(image, grid):
 def _settings(make):
     # (gradient, image, grid, attributes)
     for mode, padding, align in (
-        ("bilinear", "zeros", False), ("bilinear", "border", True),
-        ("bilinear", "reflection", False), ("bilinear", "reflection", True),
-        ("nearest", "zeros", True), ("nearest", "border", False),
-        ("bicubic", "zeros", False), ("bicubic", "reflection", True),
-    ):  # fmt: skip
+        ("bilinear", "zeros", False),
+        ("bilinear", "border", True),
+        ("bilinear", "reflection", False),
+        ("bilinear", "reflection", True),
+        ("nearest", "zeros", True),
+        ("nearest", "border", False),
+        ("bicubic", "zeros", False),
+        ("bicubic", "reflection", True),
+    ):
         for nd in (2, 3):
             if mode == "bicubic" and nd == 3:
                 continue
@@ -166,9 +170,12 @@ def _flops(first, grid, *rest, mode, **_):
 
 
 @op(
-    infer=_image_infer, scratch=("tile",), layout=contiguous,
-    samples=_image_samples, flops=_flops,
-)  # fmt: skip
+    infer=_image_infer,
+    scratch=("tile",),
+    layout=contiguous,
+    samples=_image_samples,
+    flops=_flops,
+)
 def _grid_sample(xp, out, tile, input, grid, *, mode, padding, align):
     """Compute weighted sums of the elements of ``input`` around each position of ``grid``."""
     for x, to, some, taps in _walk(xp, tile, input, out, grid, mode, padding, align):
@@ -245,12 +252,15 @@ def _image_grad_samples(make):
 
 
 @op(
-    scratch=("tile",), layout=contiguous,
-    samples=_image_grad_samples, infer=lambda grad, grid, *, sizes, **_: (
-        grad.like((*grad.shape[:2], *sizes)), grad.like((min(_positions(grid), thresholds.TILE),))
+    scratch=("tile",),
+    layout=contiguous,
+    samples=_image_grad_samples,
+    infer=lambda grad, grid, *, sizes, **_: (
+        grad.like((*grad.shape[:2], *sizes)),
+        grad.like((min(_positions(grid), thresholds.TILE),)),
     ),
     flops=_flops,
-)  # fmt: skip
+)
 def _grid_sample_image_grad(xp, out, tile, grad, grid, *, mode, padding, align, sizes):
     """Backward of grid_sample for the input."""
     out.fill(0)
@@ -276,10 +286,12 @@ def _grid_grad_samples(make):
 
 
 @op(
-    scratch=("tile",), layout=contiguous,
-    samples=_grid_grad_samples, infer=lambda grad, input, grid, **_: (grid, _tile(input, grid)),
+    scratch=("tile",),
+    layout=contiguous,
+    samples=_grid_grad_samples,
+    infer=lambda grad, input, grid, **_: (grid, _tile(input, grid)),
     flops=lambda grad, input, grid, **how: _flops(input, grid, **how),
-)  # fmt: skip
+)
 def _grid_sample_grid_grad(xp, out, tile, grad, input, grid, *, mode, padding, align):
     """Backward of grid_sample for the grid."""
     out.fill(0)

@@ -42,9 +42,12 @@ def _sample_samples(make):
 
 
 @op(
-    infer=_sample_infer, scratch=("taken",), layout=contiguous,
-    samples=_sample_samples, flops=lambda input, weight, index: 2 * input.shape[1] * index.numel,
-)  # fmt: skip
+    infer=_sample_infer,
+    scratch=("taken",),
+    layout=contiguous,
+    samples=_sample_samples,
+    flops=lambda input, weight, index: 2 * input.shape[1] * index.numel,
+)
 def _taps(xp, out, taken, input, weight, index):
     """``out[n, c, p] = sum_k weight[n, k, p] * input[n, c, index[n, k, p]]``."""
     out.fill(0)
@@ -93,10 +96,12 @@ def _scatter_samples(make):
 
 
 @op(
-    infer=_scatter_infer, scratch=("product",), layout=contiguous,
+    infer=_scatter_infer,
+    scratch=("product",),
+    layout=contiguous,
     samples=_scatter_samples,
     flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
-)  # fmt: skip
+)
 def _taps_spread(xp, out, product, grad, weight, index, *, size):
     """Add each gradient, times its weight, to the elements it was made of."""
     out.fill(0)
@@ -131,9 +136,12 @@ def _agreement_samples(make):
 
 
 @op(
-    infer=_agreement_infer, scratch=("taken",), layout=contiguous,
-    samples=_agreement_samples, flops=lambda input, grad, index: 2 * input.shape[1] * index.numel,
-)  # fmt: skip
+    infer=_agreement_infer,
+    scratch=("taken",),
+    layout=contiguous,
+    samples=_agreement_samples,
+    flops=lambda input, grad, index: 2 * input.shape[1] * index.numel,
+)
 def _taps_agreement(xp, out, taken, input, grad, index):
     """``out[n, k, p] = sum_c input[n, c, index[n, k, p]] * grad[n, c, p]``."""
     for n in range(index.shape[0]):
@@ -336,9 +344,10 @@ def _affine_samples(make):
 
 
 @op(
-    infer=_affine_infer, samples=_affine_samples,
+    infer=_affine_infer,
+    samples=_affine_samples,
     flops=lambda theta, *, sizes, align: 2 * theta.numel * prod(sizes),
-)  # fmt: skip
+)
 def _affine_grid(xp, out, theta, *, sizes, align):
     """``theta`` times (x, y, 1), or (x, y, z, 1), at every place of an image of ``sizes``."""
     nd, batch = len(sizes), theta.shape[0]

@@ -142,10 +142,12 @@ def _resize_samples(make):
 
 
 @op(
-    infer=_resize_infer, scratch=("term",), layout=contiguous,
+    infer=_resize_infer,
+    scratch=("term",),
+    layout=contiguous,
     samples=_resize_samples,
     flops=lambda input, *, dim, size, **_: 4 * input.numel // max(1, input.shape[dim]) * size,
-)  # fmt: skip
+)
 def _resize(xp, out, term, input, *, dim, size, kind, align, scale, back):
     """Resize one dim; ``back`` applies the adjoint of resizing from ``size``."""
     real = np.float64 if input.dtype.itemsize == 8 else np.float32
@@ -190,9 +192,13 @@ def _(g, input_spec, dim, kind, align, scale, back):
 
 
 _KINDS = {
-    "nearest": ("nearest", None), "nearest-exact": ("nearest-exact", None), "linear": ("linear", 3),
-    "bilinear": ("linear", 4), "trilinear": ("linear", 5), "bicubic": ("cubic", 4),
-}  # fmt: skip
+    "nearest": ("nearest", None),
+    "nearest-exact": ("nearest-exact", None),
+    "linear": ("linear", 3),
+    "bilinear": ("linear", 4),
+    "trilinear": ("linear", 5),
+    "bicubic": ("cubic", 4),
+}
 
 
 def _sizes(input, size, scale_factor, recompute, mode):
@@ -255,9 +261,14 @@ def _check_resize(input, sizes, mode, align_corners, antialias):
 
 @function(public=False)
 def interpolate(
-    input, size=None, scale_factor=None, mode="nearest", align_corners=None,
-    recompute_scale_factor=None, antialias=False,
-):  # fmt: skip
+    input,
+    size=None,
+    scale_factor=None,
+    mode="nearest",
+    align_corners=None,
+    recompute_scale_factor=None,
+    antialias=False,
+):
     """Resize the spatial dims of a batch, to a size or by a factor.
 
     Args:
@@ -309,9 +320,14 @@ def interpolate(
         return out.clone() if out is input else out
     if ndim and input.dtype.is_half:  # several steps, rounded once
         wide = interpolate(
-            input.float(), size, scale_factor, mode, align_corners, recompute_scale_factor,
+            input.float(),
+            size,
+            scale_factor,
+            mode,
+            align_corners,
+            recompute_scale_factor,
             antialias,
-        )  # fmt: skip
+        )
         return wide.to(input.dtype)
     out = input
     # The dim that shrinks most goes first: less to do for the others.

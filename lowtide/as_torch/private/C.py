@@ -60,11 +60,19 @@ def _steers_nothing(*args: Any, **kwargs: Any) -> bool:
 
 
 for _name in (
-    "_jit_set_profiling_executor", "_jit_set_profiling_mode", "_jit_override_can_fuse_on_cpu",
-    "_jit_override_can_fuse_on_gpu", "_jit_set_texpr_fuser_enabled", "_jit_set_nvfuser_enabled",
-    "_set_graph_executor_optimize", "_jit_set_bailout_depth", "_debug_set_fusion_group_inlining",
-    "_jit_set_inline_everything_mode", "_jit_texpr_fuser_enabled", "_jit_nvfuser_enabled",
-):  # fmt: skip
+    "_jit_set_profiling_executor",
+    "_jit_set_profiling_mode",
+    "_jit_override_can_fuse_on_cpu",
+    "_jit_override_can_fuse_on_gpu",
+    "_jit_set_texpr_fuser_enabled",
+    "_jit_set_nvfuser_enabled",
+    "_set_graph_executor_optimize",
+    "_jit_set_bailout_depth",
+    "_debug_set_fusion_group_inlining",
+    "_jit_set_inline_everything_mode",
+    "_jit_texpr_fuser_enabled",
+    "_jit_nvfuser_enabled",
+):
     globals()[_name] = _steers_nothing
 
 

@@ -65,9 +65,11 @@ def _scan(combine: Callable[..., list[Any]], leaves: list[Any], dim: int) -> lis
     first = [leaf.narrow(dim, 0, 1) for leaf in even]
     before = [leaf.narrow(dim, 0, (n - 1) // 2) for leaf in odd]
     later = [leaf.narrow(dim, 1, (n - 1) // 2) for leaf in even]
-    even = [
-        _lt.cat([a, b], dim) for a, b in zip(first, combine(before, later), strict=True)
-    ] if n > 2 else first  # fmt: skip
+    even = (
+        [_lt.cat([a, b], dim) for a, b in zip(first, combine(before, later), strict=True)]
+        if n > 2
+        else first
+    )
     return [_interleaved(a, b, dim) for a, b in zip(even, odd, strict=True)]
 
 

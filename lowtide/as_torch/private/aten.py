@@ -111,9 +111,12 @@ def convolution(
 
 @_listed
 def rrelu(
-    input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    input: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
     generator: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """The randomized leaky ReLU, as ``nn.functional.rrelu``."""
     if generator is not None:
         raise NotImplementedError("rrelu: lowtide draws from the default generator; leave it out.")
@@ -287,8 +290,12 @@ def set_default_tensor_type(t: Any) -> None:
     Raises:
         TypeError: It is no type of floating-point tensors of the CPU.
     """
-    names = {"FloatTensor": _lt.float32, "DoubleTensor": _lt.float64, "HalfTensor": _lt.float16,
-             "BFloat16Tensor": _lt.bfloat16}  # fmt: skip
+    names = {
+        "FloatTensor": _lt.float32,
+        "DoubleTensor": _lt.float64,
+        "HalfTensor": _lt.float16,
+        "BFloat16Tensor": _lt.bfloat16,
+    }
     name = t if isinstance(t, str) else getattr(t, "__name__", str(t))
     found = names.get(name.removeprefix("torch."))
     if found is None:

@@ -10,5 +10,13 @@ FileNotFoundError = FileNotFoundError
 PY3 = True
 PY37 = True
 
-__all__ = ["PY3", "PY37", "FileNotFoundError", "container_abcs", "inf", "int_classes", "nan",
-           "string_classes"]  # fmt: skip
+__all__ = [
+    "PY3",
+    "PY37",
+    "FileNotFoundError",
+    "container_abcs",
+    "inf",
+    "int_classes",
+    "nan",
+    "string_classes",
+]

@@ -20,9 +20,13 @@ def _convert_indices_from_coo_to_csr(
 
 
 def _convert_indices_from_csr_to_coo(
-    crow_indices: Any, col_indices: Any, *, out_int32: bool = False, transpose: bool = False,
+    crow_indices: Any,
+    col_indices: Any,
+    *,
+    out_int32: bool = False,
+    transpose: bool = False,
     out: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the indices (2, nnz) of compressed ones; ``transpose`` exchanges their rows."""
     counts = crow_indices[1:] - crow_indices[:-1]
     lines = _lt.arange(counts.shape[0], device=counts.device).repeat_interleave(counts)

@@ -78,8 +78,12 @@ def test_numbers_of_all_kinds_go_in_and_out():
     x = np.zeros(3, np.int16)
     assert kernel(-7, 1.5, True, x, 2) == (-6, 3.0, True, 3, 2)
     assert kernel(2**62, float("inf"), False, x, -(2**63)) == (
-        2**62 + 1, float("inf"), False, 3, -(2**63)
-    )  # fmt: skip
+        2**62 + 1,
+        float("inf"),
+        False,
+        3,
+        -(2**63),
+    )
     assert kernel(1, np.float64(0.5), True, x, 0) == (2, 1.0, True, 3, 0)
     found = kernel(np.int32(5), np.float32(0.25), np.bool_(True), x, 0)
     assert found == (6, 0.5, True, 3, 0)
@@ -213,9 +217,12 @@ def test_a_second_process_needs_no_numba(tmp_path):
 
     def run():
         found = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True,
+            [sys.executable, "-c", PROGRAM],
+            env=environment,
+            capture_output=True,
+            text=True,
             check=True,
-        )  # fmt: skip
+        )
         return found.stdout.split(), found.stderr
 
     (first, imported, count), said = run()

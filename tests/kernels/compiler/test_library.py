@@ -86,11 +86,14 @@ def test_fingerprints_are_the_same_in_every_process():
     )
     found = {
         subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
-    }  # fmt: skip
+    }
     assert len(found) == 1
 
 
@@ -179,9 +182,12 @@ def test_sources_that_change_after_their_import_do_not_count(tmp_path):
 
     def run(*change):
         found = subprocess.run(
-            [sys.executable, "-B", "-c", STALE, *change], cwd=copy, text=True, capture_output=True,
+            [sys.executable, "-B", "-c", STALE, *change],
+            cwd=copy,
+            text=True,
+            capture_output=True,
             env=os.environ | {"LOWTIDE_CACHE_DIR": str(tmp_path / "kept")},
-        )  # fmt: skip
+        )
         assert found.returncode == 0, found.stderr
         return float(found.stdout)
 
@@ -270,10 +276,13 @@ def test_the_folder_is_decided_at_import(variable, tmp_path):
     clean = {k: v for k, v in os.environ.items() if k not in ("LOWTIDE_CACHE_DIR",)}
     root = str(Path(library.__file__).parents[4])
     found = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path,
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
         env=clean | {variable: "x", "HOME": "/home/me", "PYTHONPATH": root},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     where = tmp_path / "x" if variable == "LOWTIDE_CACHE_DIR" else "/home/me/.cache/lowtide"
     assert found.stdout.split() == [str(where), "True"]
 
@@ -366,9 +375,11 @@ def test_a_notice_that_cannot_be_told_stops_nothing(before, shell, tmp_path):
     command = f'exec "$0" -c "$1" {shell}'
     code = NOTICE.format(before=before)
     found = subprocess.run(
-        ["sh", "-c", command, sys.executable, code], capture_output=True, text=True,
+        ["sh", "-c", command, sys.executable, code],
+        capture_output=True,
+        text=True,
         env=os.environ | {"LOWTIDE_CACHE_DIR": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert (found.returncode, found.stdout) == (0, "0.2"), found.stderr
 
 

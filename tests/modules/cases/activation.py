@@ -20,9 +20,18 @@ ELEMENTWISE = [
 ]  # fmt: skip
 
 IN_PLACE = [
-    ("ReLU",), ("ReLU6",), ("LeakyReLU", 0.2), ("Hardtanh",), ("ELU",), ("CELU", 0.6), ("SELU",),
-    ("SiLU",), ("Mish",), ("Hardswish",), ("Threshold", 0.1, 20.0),
-]  # fmt: skip
+    ("ReLU",),
+    ("ReLU6",),
+    ("LeakyReLU", 0.2),
+    ("Hardtanh",),
+    ("ELU",),
+    ("CELU", 0.6),
+    ("SELU",),
+    ("SiLU",),
+    ("Mish",),
+    ("Hardswish",),
+    ("Threshold", 0.1, 20.0),
+]
 
 CASES = [
     *[_plain(*spec) for spec in ELEMENTWISE],

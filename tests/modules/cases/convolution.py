@@ -41,7 +41,13 @@ CASES = [
     case("ConvTranspose2d", 4, 6, 2, stride=2, x=normal(4, 3, 4), note="single"),
     case("ConvTranspose2d", 2, 3, 3, stride=2, x=normal(2, 2, 4, 3), forward=_sized(10, 7)),
     case(
-        "ConvTranspose2d", 2, 3, 3, stride=3, padding=1, x=normal(2, 2, 4, 3),
+        "ConvTranspose2d",
+        2,
+        3,
+        3,
+        stride=3,
+        padding=1,
+        x=normal(2, 2, 4, 3),
         forward=_sized(2, 3, 12, 8),
     ),
     case("ConvTranspose3d", 2, 4, 2, stride=2, x=normal(1, 2, 3, 2, 3)),
@@ -59,7 +65,7 @@ CASES = [
     case("Flatten", 0, 1, x=normal(2, 3, 4)),
     case("Unflatten", 1, (2, 3), x=normal(4, 6, 2)),
     case("Unflatten", -1, [2, -1], x=normal(4, 6)),
-]  # fmt: skip
+]
 
 INITS = [
     ("Conv1d", (20, 30, 5), {}),

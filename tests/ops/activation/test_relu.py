@@ -8,10 +8,20 @@ import lowtide.nn.functional as F
 from lowtide.framework import ops
 
 KEPT = {
-    "relu": "out", "hardtanh": "out", "softshrink": "out", "hardshrink": "out",
-    "hardsigmoid": "out", "gelu": "input", "silu": "input", "mish": "input", "elu": "out",
-    "leaky_relu": "out", "softplus": "input", "logsigmoid": "out", "softsign": "input",
-}  # fmt: skip
+    "relu": "out",
+    "hardtanh": "out",
+    "softshrink": "out",
+    "hardshrink": "out",
+    "hardsigmoid": "out",
+    "gelu": "input",
+    "silu": "input",
+    "mish": "input",
+    "elu": "out",
+    "leaky_relu": "out",
+    "softplus": "input",
+    "logsigmoid": "out",
+    "softsign": "input",
+}
 
 
 def leaf(*values):
@@ -63,8 +73,9 @@ def test_softplus_and_logsigmoid_are_stable():
     assert ops.logsigmoid(x).tolist() == [-1000.0, 0.0]
 
 
-@pytest.mark.parametrize("name", ["relu6", "elu", "selu", "celu", "silu", "mish", "hardswish",
-                                  "hardsigmoid"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["relu6", "elu", "selu", "celu", "silu", "mish", "hardswish", "hardsigmoid"]
+)
 def test_in_place_gives_the_same_values_and_gradients(name):
     function = getattr(ops, name)
     x, y = leaf(-4.0, -0.5, 0.5, 4.0), leaf(-4.0, -0.5, 0.5, 4.0)
@@ -120,9 +131,19 @@ def test_in_place_twins_that_keep_their_result_copy_nothing():
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(
     "name",
-    ["mish", "softplus", "logsigmoid", "hardswish", "softsign", "elu", "hardsigmoid", "gelu",
-     "silu", "leaky_relu"],
-)  # fmt: skip
+    [
+        "mish",
+        "softplus",
+        "logsigmoid",
+        "hardswish",
+        "softsign",
+        "elu",
+        "hardsigmoid",
+        "gelu",
+        "silu",
+        "leaky_relu",
+    ],
+)
 def test_the_backward_of_a_large_gate_needs_one_array(name, device):
     x = lt.ones(1 << 14, requires_grad=True, device=device)
     out, g = getattr(F, name)(x), lt.ones(1 << 14, device=device)

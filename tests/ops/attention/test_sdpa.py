@@ -19,9 +19,10 @@ def numbers(*shape, seed=0):
 
 def inputs(rows=37, columns=41, heads=(6, 3)):
     return (
-        numbers(2, heads[0], rows, 4), numbers(2, heads[1], columns, 4, seed=1),
+        numbers(2, heads[0], rows, 4),
+        numbers(2, heads[1], columns, 4, seed=1),
         numbers(2, heads[1], columns, 5, seed=2),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(params=[1, 1 << 14, 1 << 20])

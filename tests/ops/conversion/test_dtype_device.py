@@ -23,12 +23,20 @@ def test_every_dtype_converts_to_every_other(source, wanted, device):
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("float", lt.float32), ("double", lt.float64), ("half", lt.float16),
-        ("bfloat16", lt.bfloat16), ("int", lt.int32), ("long", lt.int64), ("short", lt.int16),
-        ("char", lt.int8), ("byte", lt.uint8), ("bool", lt.bool), ("cfloat", lt.complex64),
+        ("float", lt.float32),
+        ("double", lt.float64),
+        ("half", lt.float16),
+        ("bfloat16", lt.bfloat16),
+        ("int", lt.int32),
+        ("long", lt.int64),
+        ("short", lt.int16),
+        ("char", lt.int8),
+        ("byte", lt.uint8),
+        ("bool", lt.bool),
+        ("cfloat", lt.complex64),
         ("cdouble", lt.complex128),
     ],
-)  # fmt: skip
+)
 def test_conversion_by_name(name, dtype):
     assert getattr(lt.ones(2), name)().dtype is dtype
 
@@ -56,9 +64,12 @@ def test_nothing_to_convert_returns_the_tensor_itself():
 def test_to_takes_device_and_dtype_in_every_form():
     x, like = lt.ones(2), lt.ones(1, dtype=lt.float64, device="meta")
     forms = [
-        x.to("meta", lt.float64), x.to(lt.float64).to("meta"), x.to(like),
-        x.to(device="meta", dtype=lt.float64), x.to(lt.device("meta"), dtype=float).double(),
-    ]  # fmt: skip
+        x.to("meta", lt.float64),
+        x.to(lt.float64).to("meta"),
+        x.to(like),
+        x.to(device="meta", dtype=lt.float64),
+        x.to(lt.device("meta"), dtype=float).double(),
+    ]
     assert {(str(t.device), t.dtype) for t in forms} == {("meta", lt.float64)}
 
 

@@ -33,9 +33,14 @@ def test_copies_and_files_keep_type_and_values(d, tmp_path):
     assert read["d"] is d
     loader = lt.utils.data.DataLoader(list(x), batch_size=2, num_workers=1)
     for y in (
-        read["x"], copy.deepcopy(x), pickle.loads(pickle.dumps(x)), next(iter(loader)),
-        lt.from_numpy(x.numpy()), x.view(lt.uint8).view(d), lt.cat(x.split(1)),
-    ):  # fmt: skip
+        read["x"],
+        copy.deepcopy(x),
+        pickle.loads(pickle.dumps(x)),
+        next(iter(loader)),
+        lt.from_numpy(x.numpy()),
+        x.view(lt.uint8).view(d),
+        lt.cat(x.split(1)),
+    ):
         assert y.dtype is d
         assert y.tolist() == x.tolist()
 

@@ -232,9 +232,12 @@ def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):
     monkeypatch.setattr(microkernel, "_STEPS", 20)
     monkeypatch.setattr(library, "folder", lambda: None)  # not those of the usual size
     for module, kernel in (
-        (microkernel, "accumulate"), (kernels, "_hand_out"), (kernels, "convolve"),
-        (kernels, "sum_windows"), (kernels, "collect"),
-    ):  # fmt: skip
+        (microkernel, "accumulate"),
+        (kernels, "_hand_out"),
+        (kernels, "convolve"),
+        (kernels, "sum_windows"),
+        (kernels, "collect"),
+    ):
         again = jit.compiled(getattr(module, kernel).py_func)
         monkeypatch.setattr(kernels, kernel, again)
     routes = [direct.Direct, direct.Direct, direct.DirectWeight]

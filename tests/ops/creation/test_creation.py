@@ -10,12 +10,21 @@ from lowtide.framework.devices import backend
 @pytest.mark.parametrize(
     ("data", "dtype"),
     [
-        (1, "int64"), (True, "bool"), (1.5, "float32"), (1j, "complex64"), ([], "float32"),
-        ([1, 2.5], "float32"), ([True, 2], "int64"), (np.float64(1), "float64"),
-        ([np.int32(1)], "int32"), ([np.ones(2)], "float64"), (np.ones(2, np.int8), "int8"),
-        (range(3), "int64"), ((1, (2,))[1], "int64"),
+        (1, "int64"),
+        (True, "bool"),
+        (1.5, "float32"),
+        (1j, "complex64"),
+        ([], "float32"),
+        ([1, 2.5], "float32"),
+        ([True, 2], "int64"),
+        (np.float64(1), "float64"),
+        ([np.int32(1)], "int32"),
+        ([np.ones(2)], "float64"),
+        (np.ones(2, np.int8), "int8"),
+        (range(3), "int64"),
+        ((1, (2,))[1], "int64"),
     ],
-)  # fmt: skip
+)
 def test_tensor_takes_the_dtype_of_its_data(data, dtype):
     assert lt.tensor(data).dtype.name == dtype
 

@@ -7,9 +7,11 @@ import lowtide as lt
 from lowtide.framework.ops.elementwise.arithmetic import _add, _div, _sub, mul
 
 FOUR = [
-    (lambda a, b: a + b, _add), (lambda a, b: a - b, _sub), (lambda a, b: a * b, mul),
+    (lambda a, b: a + b, _add),
+    (lambda a, b: a - b, _sub),
+    (lambda a, b: a * b, mul),
     (lambda a, b: a / b, _div),
-]  # fmt: skip
+]
 
 
 def leaf(*values):

@@ -122,13 +122,22 @@ def test_clamp_in_place_with_one_end():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x: lt.maximum(x, 1), lambda x: lt.fmin(1, x), lambda x: lt.eq(1, x),
-        lambda x: lt.logical_and(x, True), lambda x: lt.atan2(x, 2.0), lambda x: lt.clamp_min(1, x),
-        lambda x: lt.ldexp(x, 2), lambda x: lt.rsub(2, x), lambda x: lt.max(2, x),
-        lambda x: lt.gcd(x.int(), 2), lambda x: lt.isclose(x, 1.0), lambda x: lt.polar(x, 1.0),
-        lambda x: lt.Tensor.__radd__(2, x), lambda x: lt.float_power(2, 3),
+        lambda x: lt.maximum(x, 1),
+        lambda x: lt.fmin(1, x),
+        lambda x: lt.eq(1, x),
+        lambda x: lt.logical_and(x, True),
+        lambda x: lt.atan2(x, 2.0),
+        lambda x: lt.clamp_min(1, x),
+        lambda x: lt.ldexp(x, 2),
+        lambda x: lt.rsub(2, x),
+        lambda x: lt.max(2, x),
+        lambda x: lt.gcd(x.int(), 2),
+        lambda x: lt.isclose(x, 1.0),
+        lambda x: lt.polar(x, 1.0),
+        lambda x: lt.Tensor.__radd__(2, x),
+        lambda x: lt.float_power(2, 3),
     ],
-)  # fmt: skip
+)
 def test_numbers_do_not_stand_for_tensors_where_pytorch_asks_for_one(call):
     with pytest.raises(TypeError, match=r"Tensor"):
         call(lt.ones(2))

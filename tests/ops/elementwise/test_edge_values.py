@@ -24,9 +24,10 @@ def orders(function, *numbers):
     firsts = lt.autograd.grad(out, leaves, create_graph=True)
     seconds = [
         lt.autograd.grad(g.sum(), [x], retain_graph=True, allow_unused=True)[0]
-        if g.requires_grad else None
+        if g.requires_grad
+        else None
         for g, x in zip(firsts, leaves, strict=True)
-    ]  # fmt: skip
+    ]
     return (
         out.item(),
         [g.item() for g in firsts],
@@ -65,7 +66,7 @@ def orders(function, *numbers):
         (lt.special.i1, (SMALL,), [0.5], [0]),
         (lambda x, y: F.huber_loss(x, y, delta=0.5), (0.5, 0.0), [0.5, -0.5], [0, 0]),
     ],
-)  # fmt: skip
+)
 def test_gradients_at_edges(function, numbers, first, second):
     _, found, twice = orders(function, *numbers)
     np.testing.assert_allclose(found, first, rtol=1e-9)
@@ -108,10 +109,15 @@ def test_large_tensors_have_the_same_slope_at_nan():
     # From 16384 elements on, bits are kept, and compiled loops run.
     x = lt.full((20000,), NAN, requires_grad=True)
     for function, slope in (
-        (lambda v: v.clamp(-1, 1), 0), (F.hardtanh, 0), (F.hardsigmoid, 0), (F.relu, 1),
-        (lambda v: F.leaky_relu(v, 0.5), 0.5), (F.softshrink, 0), (F.hardshrink, 0),
+        (lambda v: v.clamp(-1, 1), 0),
+        (F.hardtanh, 0),
+        (F.hardsigmoid, 0),
+        (F.relu, 1),
+        (lambda v: F.leaky_relu(v, 0.5), 0.5),
+        (F.softshrink, 0),
+        (F.hardshrink, 0),
         (lambda v: F.threshold(v, 0, 0), 1),
-    ):  # fmt: skip
+    ):
         (g,) = lt.autograd.grad(function(x).sum(), [x])
         assert g.eq(slope).all(), function
 

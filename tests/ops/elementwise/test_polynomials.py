@@ -70,9 +70,11 @@ def test_a_degree_has_no_gradient():
 
 # mpmath's values to 17 digits: besselj(0, 30.5), bessely(1, 20.25), besselk(0, 0.7), airyai(-1.5)
 EXACT = {
-    "bessel_j0": (30.5, -0.019389754517762152), "bessel_y1": (20.25, -0.14296347318040760),
-    "modified_bessel_k0": (0.7, 0.66051985991510160), "airy_ai": (-1.5, 0.46425657774886940),
-}  # fmt: skip
+    "bessel_j0": (30.5, -0.019389754517762152),
+    "bessel_y1": (20.25, -0.14296347318040760),
+    "modified_bessel_k0": (0.7, 0.66051985991510160),
+    "airy_ai": (-1.5, 0.46425657774886940),
+}
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -94,13 +94,23 @@ def test_prelu_needs_no_array_for_the_gradient_of_its_weight():
 
 
 GATES = {
-    "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
-    "elu": F.elu, "mish": F.mish, "softplus": F.softplus, "logsigmoid": F.logsigmoid,
-    "softsign": F.softsign, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
-    "relu": F.relu, "leaky relu": F.leaky_relu, "relu in place": lambda x: F.relu(x * 1, True),
-    "softshrink": F.softshrink, "hardshrink": F.hardshrink,
+    "gelu": F.gelu,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "elu": F.elu,
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "logsigmoid": F.logsigmoid,
+    "softsign": F.softsign,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "relu": F.relu,
+    "leaky relu": F.leaky_relu,
+    "relu in place": lambda x: F.relu(x * 1, True),
+    "softshrink": F.softshrink,
+    "hardshrink": F.hardshrink,
     "leaky relu in place": lambda x: F.leaky_relu(x * 1, 0.1, True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("number", [1.0, -0.3, INF, NAN])
@@ -152,13 +162,14 @@ def test_small_powers_are_products(exponent, dtype):
 
 
 IN_PLACE = {
-    "sigmoid": (lt.sigmoid, lambda x: x.sigmoid_()), "erf": (lt.erf, lambda x: x.erf_()),
+    "sigmoid": (lt.sigmoid, lambda x: x.sigmoid_()),
+    "erf": (lt.erf, lambda x: x.erf_()),
     "elu": (F.elu, lambda x: F.elu(x, inplace=True)),
     "leaky relu": (F.leaky_relu, lambda x: F.leaky_relu(x, inplace=True)),
     "hardsigmoid": (F.hardsigmoid, lambda x: F.hardsigmoid(x, inplace=True)),
     "xlogy": (lambda x: lt.xlogy(x, x * 0.5 + 9), lambda x: x.xlogy_(x * 0.5 + 9)),
     "xlogy of itself": (lambda x: lt.xlogy(x, x), lambda x: x.xlogy_(x)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", IN_PLACE)

@@ -193,9 +193,12 @@ def test_scatter_reduce(reduce, expanded):
 def test_scatter_mean(include_self):
     x, src, index = made(50, 64, dtype=np.float64), made(600, 64, dtype=np.float64), named(40, 600)
     found = lt.tensor(x).scatter_reduce(
-        0, lt.tensor(index % 40).unsqueeze(1).expand(600, 64), lt.tensor(src), "mean",
+        0,
+        lt.tensor(index % 40).unsqueeze(1).expand(600, 64),
+        lt.tensor(src),
+        "mean",
         include_self=include_self,
-    )  # fmt: skip
+    )
     for k in range(50):
         rows = src[index % 40 == k]
         rows = np.vstack([x[k : k + 1], rows]) if include_self or not len(rows) else rows

@@ -32,9 +32,12 @@ def test_a_square_matrix_is_asked_for_with_both_sizes():
 @pytest.mark.parametrize(
     "f",
     [
-        linalg.inv, linalg.cholesky, linalg.lu_factor, lambda a: linalg.solve(a, a[..., :1]),
+        linalg.inv,
+        linalg.cholesky,
+        linalg.lu_factor,
+        lambda a: linalg.solve(a, a[..., :1]),
     ],
-)  # fmt: skip
+)
 def test_an_error_names_the_first_matrix_of_a_stack_that_fails(f):
     with pytest.raises(linalg.LinAlgError, match=r"\(Batch element 1\).*2"):
         f(failing())
@@ -92,13 +95,15 @@ def test_decompositions_multiply_back_to_the_matrix():
     values, vectors = linalg.eig(square)
     np.testing.assert_allclose(
         (vectors * values.unsqueeze(-2)).numpy(),
-        square.to(lt.complex128).matmul(vectors).numpy(), atol=1e-12,
-    )  # fmt: skip
+        square.to(lt.complex128).matmul(vectors).numpy(),
+        atol=1e-12,
+    )
     values, vectors = linalg.eigh(square + square.mT)
     np.testing.assert_allclose(
-        (vectors * values.unsqueeze(-2) @ vectors.mT).numpy(), (square + square.mT).numpy(),
+        (vectors * values.unsqueeze(-2) @ vectors.mT).numpy(),
+        (square + square.mT).numpy(),
         atol=1e-12,
-    )  # fmt: skip
+    )
 
 
 def test_the_plain_kernels_equal_the_libraries():
@@ -149,9 +154,14 @@ def test_the_exponential_of_a_large_matrix_is_that_of_its_half_squared():
 def test_everything_runs_on_meta():
     a = lt.ones(2, 3, 3, device="meta")
     shapes = {
-        linalg.inv: (2, 3, 3), linalg.det: (2,), linalg.svdvals: (2, 3), linalg.eigvals: (2, 3),
-        linalg.matrix_exp: (2, 3, 3), linalg.pinv: (2, 3, 3), linalg.cholesky: (2, 3, 3),
-    }  # fmt: skip
+        linalg.inv: (2, 3, 3),
+        linalg.det: (2,),
+        linalg.svdvals: (2, 3),
+        linalg.eigvals: (2, 3),
+        linalg.matrix_exp: (2, 3, 3),
+        linalg.pinv: (2, 3, 3),
+        linalg.cholesky: (2, 3, 3),
+    }
     assert {f: tuple(f(a).shape) for f in shapes} == shapes
 
 
@@ -176,13 +186,17 @@ def test_the_determinant_of_a_singular_matrix_has_two_orders_of_gradient():
             move = np.zeros((3, 3))
             move[place] = step
             cofactors = [
-                np.array([
-                    [(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(x, i, 0), j, 1))
-                     for j in range(3)]
-                    for i in range(3)
-                ])
+                np.array(
+                    [
+                        [
+                            (-1) ** (i + j) * np.linalg.det(np.delete(np.delete(x, i, 0), j, 1))
+                            for j in range(3)
+                        ]
+                        for i in range(3)
+                    ]
+                )
                 for x in (m + move, m - move)
-            ]  # fmt: skip
+            ]
             expected = ((cofactors[0] - cofactors[1]) * w.numpy()).sum() / (2 * step)
             assert second[place].item() == pytest.approx(expected, abs=1e-9)
 
@@ -271,8 +285,11 @@ def test_stacks_of_small_triangles_are_solved_as_each_alone(count, n, k, unit, u
     )
     np.testing.assert_allclose(
         left.numpy() @ (np.triu if not upper else np.tril)(a, 0 if not unit else -1 if upper else 1)
-        + unit * left.numpy(), b.swapaxes(1, 2), rtol=1e-11, atol=1e-12,
-    )  # fmt: skip
+        + unit * left.numpy(),
+        b.swapaxes(1, 2),
+        rtol=1e-11,
+        atol=1e-12,
+    )
 
 
 def test_a_zero_on_a_small_diagonal_spoils_its_own_system_only():

@@ -43,9 +43,11 @@ def test_linear_needs_no_more_than_its_result():
 def test_linear_keeps_only_what_some_gradient_needs():
     x, w, b = ones(3, 4), ones(2, 4), ones(2)
     for needs, labels in (
-        ((x,), ["linear.weight"]), ((w,), ["linear.input"]), ((b,), []),
+        ((x,), ["linear.weight"]),
+        ((w,), ["linear.input"]),
+        ((b,), []),
         ((x, w, b), ["linear.weight", "linear.input"]),
-    ):  # fmt: skip
+    ):
         leaves = [t.detach().requires_grad_(any(t is n for n in needs)) for t in (x, w, b)]
         kept = lt.linear(*leaves).grad_fn.saved
         assert sorted(s.label for s in kept) == sorted(labels)
@@ -73,9 +75,15 @@ def test_layout_predicates_accept_what_blas_reads():
 
 @pytest.mark.parametrize(
     ("a", "b", "count"),
-    [((3, 4), (4, 5), 120), ((2, 3, 4), (4, 5), 240), ((2, 1, 3, 4), (5, 4, 2), 480),
-     ((4,), (4,), 8), ((3, 4), (4,), 24), ((3, 0), (0, 2), 0)],
-)  # fmt: skip
+    [
+        ((3, 4), (4, 5), 120),
+        ((2, 3, 4), (4, 5), 240),
+        ((2, 1, 3, 4), (5, 4, 2), 480),
+        ((4,), (4,), 8),
+        ((3, 4), (4,), 24),
+        ((3, 0), (0, 2), 0),
+    ],
+)
 def test_flops_are_two_per_product(a, b, count):
     assert OPS["matmul"].flops(ones(*a)._spec, ones(*b)._spec) == count
 
@@ -107,7 +115,8 @@ def test_chain_matmul_takes_the_cheap_order():
 
 MESSAGES = [
     (
-        lambda: ones(32, 128) @ ones(64, 10), RuntimeError,
+        lambda: ones(32, 128) @ ones(64, 10),
+        RuntimeError,
         r"matmul contracts input.shape\[-1\] with other.shape\[-2\]; got input \(32, 128\) and "
         r"other \(64, 10\). To multiply by the transpose, pass other.mT.",
     ),
@@ -127,7 +136,7 @@ MESSAGES = [
     (lambda: lt.einsum("ij->ii", ones(3, 4)), RuntimeError, "appears more than once"),
     (lambda: lt.einsum("ij,jk", ones(3, 4)), RuntimeError, "names 2 operands; got 1"),
     (lambda: lt.tensordot(ones(3, 4), ones(3, 4), 1), RuntimeError, "must match in size"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "error", "message"), MESSAGES)

@@ -58,9 +58,11 @@ def test_one_sequence_needs_no_batch():
 )
 def test_mistakes_are_named(change, message):
     given = {
-        "log_probs": lt.zeros(5, 1, 3), "targets": lt.tensor([[1, 2]]), "input_lengths": (5,),
+        "log_probs": lt.zeros(5, 1, 3),
+        "targets": lt.tensor([[1, 2]]),
+        "input_lengths": (5,),
         "target_lengths": (2,),
-    }  # fmt: skip
+    }
     with pytest.raises(RuntimeError, match=message):
         F.ctc_loss(**(given | change))
 

@@ -69,8 +69,11 @@ def test_infinite_logits_and_margins_that_are_nan(rows):
 
     last = lt.ones(rows, dtype=lt.int64)
     for x, loss in (
-        (row(INF, 0.0), NAN), (row(-INF, -INF), NAN), (row(-INF, 0.0), 0.0), (row(0.0, -INF), INF)
-    ):  # fmt: skip
+        (row(INF, 0.0), NAN),
+        (row(-INF, -INF), NAN),
+        (row(-INF, 0.0), 0.0),
+        (row(0.0, -INF), INF),
+    ):
         found = F.cross_entropy(x, last, reduction="none").numpy()
         np.testing.assert_array_equal(found, np.full(rows, loss, np.float32))
     logits = F.binary_cross_entropy_with_logits

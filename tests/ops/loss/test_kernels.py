@@ -33,21 +33,26 @@ PAIRS = {
     "mse": (F.mse_loss, lambda x, y: (x - y) ** 2, lambda x, y: 2 * (x - y)),
     "l1": (F.l1_loss, lambda x, y: np.abs(x - y), lambda x, y: np.sign(x - y)),
     "smooth l1": (
-        F.smooth_l1_loss, lambda x, y: bent(x - y, 1.0, 1.0), lambda x, y: np.clip(x - y, -1, 1),
+        F.smooth_l1_loss,
+        lambda x, y: bent(x - y, 1.0, 1.0),
+        lambda x, y: np.clip(x - y, -1, 1),
     ),
     "smooth l1 of 0.3": (
         lambda x, y, **k: F.smooth_l1_loss(x, y, beta=0.3, **k),
-        lambda x, y: bent(x - y, 0.3, 1.0), lambda x, y: np.clip((x - y) / 0.3, -1, 1),
+        lambda x, y: bent(x - y, 0.3, 1.0),
+        lambda x, y: np.clip((x - y) / 0.3, -1, 1),
     ),
     "huber": (
         lambda x, y, **k: F.huber_loss(x, y, delta=0.7, **k),
-        lambda x, y: bent(x - y, 0.7, 0.7), lambda x, y: np.clip(x - y, -0.7, 0.7),
+        lambda x, y: bent(x - y, 0.7, 0.7),
+        lambda x, y: np.clip(x - y, -0.7, 0.7),
     ),
     "bce of logits": (
         F.binary_cross_entropy_with_logits,
-        lambda x, y: np.logaddexp(x, 0) - x * y, lambda x, y: sigmoid(x) - y,
+        lambda x, y: np.logaddexp(x, 0) - x * y,
+        lambda x, y: sigmoid(x) - y,
     ),
-}  # fmt: skip
+}
 
 
 def close(found, expected, dtype=np.float32):
@@ -215,10 +220,13 @@ def test_cross_entropy_is_that_of_the_formula(shape, weighted, smoothing):
     g = numbers(n, length, seed=5)
     last = () if length == 1 else (length,)
     out = F.cross_entropy(
-        x.reshape(n, c, *last), lt.tensor(target.reshape(n, *last)),
+        x.reshape(n, c, *last),
+        lt.tensor(target.reshape(n, *last)),
         None if weight is None else lt.tensor(weight),
-        ignore_index=2, label_smoothing=smoothing, reduction="none",
-    )  # fmt: skip
+        ignore_index=2,
+        label_smoothing=smoothing,
+        reduction="none",
+    )
     out.backward(lt.tensor(g.reshape(n, *last)))
     losses, slopes = class_losses(
         x.detach().numpy().astype(np.float64), target, weight, 2, smoothing
@@ -286,9 +294,12 @@ def test_nll_picks_what_the_classes_name(shape, weighted, dtype):
     weight = np.linspace(0.3, 2, c).astype(dtype)
     x = lt.tensor(a.reshape(n, c, *last)).requires_grad_()
     out = F.nll_loss(
-        x, lt.tensor(target.reshape(n, *last)), lt.tensor(weight) if weighted else None,
-        ignore_index=2, reduction="none",
-    )  # fmt: skip
+        x,
+        lt.tensor(target.reshape(n, *last)),
+        lt.tensor(weight) if weighted else None,
+        ignore_index=2,
+        reduction="none",
+    )
     out.backward(lt.tensor(g.reshape(n, *last)))
     share = (weight if weighted else np.ones(c, dtype))[target] * (target != 2)
     i, j = np.ogrid[:n, :length]

@@ -85,18 +85,26 @@ def test_linear_cross_entropy(tokens, classes, magnitude, smoothing, weighted):
     x = lt.eye(tokens).requires_grad_()  # so the logits are exactly those of the weight
     w = lt.from_numpy(np.ascontiguousarray(logits.T))
     loss = F.linear_cross_entropy(
-        x, w, lt.from_numpy(target), reduction="none", label_smoothing=smoothing,
+        x,
+        w,
+        lt.from_numpy(target),
+        reduction="none",
+        label_smoothing=smoothing,
         weight=None if weight is None else lt.from_numpy(weight),
         options=lt.nn.LinearCrossEntropyOptions(batch_chunk_size=128) if tokens > 5 else None,
-    )  # fmt: skip
+    )
     near(loss.detach().numpy(), losses, 1)
     if magnitude <= 1e3 or tokens > 5:
         return
     w = w.clone().requires_grad_()
     F.linear_cross_entropy(
-        x, w, lt.from_numpy(target), reduction="sum", label_smoothing=smoothing,
+        x,
+        w,
+        lt.from_numpy(target),
+        reduction="sum",
+        label_smoothing=smoothing,
         weight=None if weight is None else lt.from_numpy(weight),
-    ).backward()  # fmt: skip
+    ).backward()
     near(w.grad.numpy(), slopes.T, 1)
 
 

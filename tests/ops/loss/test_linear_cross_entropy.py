@@ -76,9 +76,12 @@ def test_forward_leaves_three_numbers_for_each_token():
     assert ledger.peak - start == blocks(4096, 4096, 4096, 512 * 512 * 4, 3 * 512 * 4)
     kept = {k.label.split(".")[1]: k.nbytes for k in loss.grad_fn.saved}
     assert kept == {
-        "input": x.nbytes, "linear_weight": w.nbytes, "target": target.nbytes, "top": 4096,
+        "input": x.nbytes,
+        "linear_weight": w.nbytes,
+        "target": target.nbytes,
+        "top": 4096,
         "total": 4096,
-    }  # fmt: skip
+    }
 
 
 def test_a_frozen_head_has_no_gradient_and_no_bytes_for_one():
@@ -139,8 +142,10 @@ def test_results_do_not_depend_on_the_tile(chunk, smoothing, monkeypatch):
     common = {"weight": factors, "label_smoothing": smoothing}
     fused = everything(
         lambda: F.linear_cross_entropy(x, w, target, linear_bias=b, options=options, **common),
-        x, w, b,
-    )  # fmt: skip
+        x,
+        w,
+        b,
+    )
     plain = everything(lambda: F.cross_entropy(F.linear(x, w, b), target, **common), x, w, b)
     for a, e in zip(fused, plain, strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-10, atol=1e-13)
@@ -289,9 +294,12 @@ def test_a_class_out_of_range_is_an_index_error(bad):
 
 def fused(x=(5, 4), w=(12, 4), target=(5,), bias=None, kind=lt.int64, **given):
     return F.linear_cross_entropy(
-        lt.zeros(x), lt.zeros(w), lt.zeros(target, dtype=kind),
-        linear_bias=None if bias is None else lt.zeros(bias), **given,
-    )  # fmt: skip
+        lt.zeros(x),
+        lt.zeros(w),
+        lt.zeros(target, dtype=kind),
+        linear_bias=None if bias is None else lt.zeros(bias),
+        **given,
+    )
 
 
 @pytest.mark.parametrize(

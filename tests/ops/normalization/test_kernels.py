@@ -65,9 +65,13 @@ CASES = {
     "batch, lines": (batch, (31, 13, 57), 13, (0, 2), (1, 13, 1), True),
     "instance": (
         lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
-        (31, 13, 57), 13, (2,), (1, 13, 1), True,
+        (31, 13, 57),
+        13,
+        (2,),
+        (1, 13, 1),
+        True,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("affine", ["both", "weight", "none"])

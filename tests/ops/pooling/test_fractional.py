@@ -31,9 +31,12 @@ def pooled(plane, u, kernel, size):
 
 @pytest.mark.parametrize(
     ("shape", "kernel", "size"),
-    [((2, 3, 9, 8), (3, 2), (4, 5)), ((1, 1, 4, 4), (2, 2), (1, 3)), ((1, 2, 6, 7, 5), (2, 3, 1),
-     (3, 4, 5))],
-)  # fmt: skip
+    [
+        ((2, 3, 9, 8), (3, 2), (4, 5)),
+        ((1, 1, 4, 4), (2, 2), (1, 3)),
+        ((1, 2, 6, 7, 5), (2, 3, 1), (3, 4, 5)),
+    ],
+)
 def test_every_window_of_every_plane(shape, kernel, size):
     rng = np.random.default_rng(0)
     nd = len(kernel)

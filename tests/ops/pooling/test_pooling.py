@@ -108,11 +108,15 @@ def plainly(function, monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "size"),
     [
-        ((3, 4, 41, 43), (5, 7)), ((2, 4, 50, 60), (5, 6)), ((2, 3, 60, 51), 1),
-        ((3, 4, 3001), 7), ((2, 3, 13, 17, 19), (3, 4, 5)), ((40, 7, 9, 8), (11, 3)),
+        ((3, 4, 41, 43), (5, 7)),
+        ((2, 4, 50, 60), (5, 6)),
+        ((2, 3, 60, 51), 1),
+        ((3, 4, 3001), 7),
+        ((2, 3, 13, 17, 19), (3, 4, 5)),
+        ((40, 7, 9, 8), (11, 3)),
         ((3, 4, 41, 43), (41, 43)),
     ],
-)  # fmt: skip
+)
 @pytest.mark.compiled
 def test_compiled_adaptive_pooling_equals_the_plain_one(shape, size, dtype, monkeypatch):
     nd = len(shape) - 2
@@ -144,11 +148,14 @@ def test_compiled_adaptive_pooling_equals_the_plain_one(shape, size, dtype, monk
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation"),
     [
-        ((2, 2), (2, 2), (0, 0), (1, 1)), ((3, 3), (1, 1), (1, 1), (1, 1)),
-        ((3, 4), (2, 3), (1, 2), (2, 3)), ((20, 30), (20, 30), (0, 0), (1, 1)),
-        ((5, 1), (1, 7), (2, 0), (3, 1)), ((1, 6), (4, 1), (0, 3), (1, 5)),
+        ((2, 2), (2, 2), (0, 0), (1, 1)),
+        ((3, 3), (1, 1), (1, 1), (1, 1)),
+        ((3, 4), (2, 3), (1, 2), (2, 3)),
+        ((20, 30), (20, 30), (0, 0), (1, 1)),
+        ((5, 1), (1, 7), (2, 0), (3, 1)),
+        ((1, 6), (4, 1), (0, 3), (1, 5)),
     ],
-)  # fmt: skip
+)
 @pytest.mark.compiled
 def test_compiled_windows_of_ties_and_nan_are_the_plain_ones(
     kernel, stride, padding, dilation, dtype, monkeypatch
@@ -175,11 +182,14 @@ def test_compiled_windows_of_ties_and_nan_are_the_plain_ones(
 @pytest.mark.parametrize(
     ("shape", "kernel", "stride", "padding", "dilation"),
     [
-        ((3, 5, 1501), 3, 2, 1, 1), ((2, 9001), 4, 1, 2, 3), ((2, 9001), 7, 7, 0, 1),
-        ((2, 3, 17, 19, 23), 2, 2, 0, 1), ((3, 17, 19, 23), (3, 2, 4), (2, 3, 1), (1, 0, 2), 1),
+        ((3, 5, 1501), 3, 2, 1, 1),
+        ((2, 9001), 4, 1, 2, 3),
+        ((2, 9001), 7, 7, 0, 1),
+        ((2, 3, 17, 19, 23), 2, 2, 0, 1),
+        ((3, 17, 19, 23), (3, 2, 4), (2, 3, 1), (1, 0, 2), 1),
         ((5, 17, 19, 23), (2, 3, 3), (1, 1, 3), (1, 1, 1), (3, 1, 2)),
     ],
-)  # fmt: skip
+)
 def test_compiled_windows_of_signals_and_volumes_are_the_plain_ones(
     shape, kernel, stride, padding, dilation, dtype, monkeypatch
 ):

@@ -140,8 +140,12 @@ def test_steps_and_ranges_of_packed_rows():
     assert steps(shape, runs, False) == ((0, 3, 0, 0), (3, 2, 0, 2), (5, 1, 3, 1))
     assert steps(shape, runs, True) == ((5, 1, 0, 0), (3, 2, 5, 1), (0, 3, 3, 2))
     assert joined(shape, runs, True) == (
-        (0, 2, 3, False), (2, 3, 2, True), (3, 4, 5, False), (4, 5, 1, True), (5, 6, 0, True),
-    )  # fmt: skip
+        (0, 2, 3, False),
+        (2, 3, 2, True),
+        (3, 4, 5, False),
+        (4, 5, 1, True),
+        (5, 6, 0, True),
+    )
     # Of a batch without gaps, all rows but the first step's are one range.
     assert joined((4, 3), None, False) == ((0, 3, 0, True), (3, 12, 0, False))
     assert joined((4, 3), None, True) == ((0, 9, 3, False), (9, 12, 0, True))

@@ -179,9 +179,11 @@ def test_resizing(mode, options, factor, monkeypatch):
     shapes = {"linear": (3, 5, 1201), "trilinear": (2, 3, 15, 17, 19)}
     x = values(*shapes.get(mode, (3, 5, 37, 41)))
     compare(
-        lambda x: F.interpolate(x, scale_factor=factor, mode=mode, **options), [x], monkeypatch,
+        lambda x: F.interpolate(x, scale_factor=factor, mode=mode, **options),
+        [x],
+        monkeypatch,
         scale=10,
-    )  # fmt: skip
+    )
 
 
 def test_gradients_of_gather_with_indices_that_repeat(monkeypatch):

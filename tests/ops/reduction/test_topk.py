@@ -172,8 +172,11 @@ def test_a_sort_takes_the_bytes_that_meta_foretells():
     workspace = parts * 2 * 1000 * (4 + 4)
     assert ledger.peak - start == found.values.nbytes + found.indices.nbytes + workspace
     assert [s.nbytes for s in sort._sort.op.infer(x._spec, dim=1, descending=False)] == [
-        x.nbytes, 2 * x.nbytes, workspace // 2, workspace // 2,
-    ]  # fmt: skip
+        x.nbytes,
+        2 * x.nbytes,
+        workspace // 2,
+        workspace // 2,
+    ]
 
 
 def test_sorts_are_the_same_however_many_threads():

@@ -9,10 +9,18 @@ from lowtide.framework import testing
 from lowtide.signal import windows
 
 CASES = {
-    "hann": {}, "hamming": {}, "blackman": {}, "bartlett": {}, "nuttall": {}, "cosine": {},
-    "kaiser": {"beta": 5.0}, "gaussian": {"std": 2.5}, "exponential": {"tau": 1.5},
-    "general_hamming": {"alpha": 0.6}, "general_cosine": {"a": [0.5, 0.3, 0.2]},
-}  # fmt: skip
+    "hann": {},
+    "hamming": {},
+    "blackman": {},
+    "bartlett": {},
+    "nuttall": {},
+    "cosine": {},
+    "kaiser": {"beta": 5.0},
+    "gaussian": {"std": 2.5},
+    "exponential": {"tau": 1.5},
+    "general_hamming": {"alpha": 0.6},
+    "general_cosine": {"a": [0.5, 0.3, 0.2]},
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -82,9 +90,16 @@ def test_each_frame_is_transformed(center, normalized, onesided):
     window[1:7] = reference.hann(6, sym=False)
     expected = by_definition(SIGNAL, 8, 3, window, center, "ortho" if normalized else None)
     got = lt.stft(
-        lt.tensor(SIGNAL), 8, 3, 6, lt.hann_window(6, dtype=lt.float64), center=center,
-        normalized=normalized, onesided=onesided, return_complex=True,
-    )  # fmt: skip
+        lt.tensor(SIGNAL),
+        8,
+        3,
+        6,
+        lt.hann_window(6, dtype=lt.float64),
+        center=center,
+        normalized=normalized,
+        onesided=onesided,
+        return_complex=True,
+    )
     np.testing.assert_allclose(got.numpy(), expected[:, : 5 if onesided else 8], atol=1e-12)
 
 

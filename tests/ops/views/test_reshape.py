@@ -16,7 +16,9 @@ TABLE = {
     "reshape to the same": (VIEW, (3, 4), lambda x: x.reshape(3, 4)),
     "reshape of a transpose": (COPY, (3, 4), lambda x: x.t().reshape(-1)),
     "reshape of a permutation that merges": (
-        VIEW, (2, 3, 4), lambda x: x.permute(1, 2, 0).reshape(12, 2)
+        VIEW,
+        (2, 3, 4),
+        lambda x: x.permute(1, 2, 0).reshape(12, 2),
     ),
     "reshape_as": (VIEW, (3, 4), lambda x: x.reshape_as(lt.tensor(np.zeros(12)))),
     "flatten": (VIEW, (3, 4), lambda x: x.flatten()),
@@ -68,7 +70,7 @@ TABLE = {
     "flip": (COPY, (3, 4), lambda x: x.flip(0)),
     "cat of one": (COPY, (3, 4), lambda x: lt.cat([x])),
     "pad by nothing": (COPY, (3, 4), lambda x: lt.pad(x, (0, 0))),
-}  # fmt: skip
+}
 
 
 def counted(shape):
@@ -194,10 +196,14 @@ def test_the_gradient_of_overlapping_strides_adds_up():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda x: x.squeeze_(), lambda x: x.unsqueeze_(0), lambda x: x.transpose_(0, 1),
-        lambda x: x.swapaxes_(0, 1), lambda x: x.swapdims_(0, 1), lambda x: x.t_(),
+        lambda x: x.squeeze_(),
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.transpose_(0, 1),
+        lambda x: x.swapaxes_(0, 1),
+        lambda x: x.swapdims_(0, 1),
+        lambda x: x.t_(),
     ],
-)  # fmt: skip
+)
 def test_reshaping_in_place_is_a_write_that_saved_values_notice(change):
     x = lt.ones(3, 2, requires_grad=True).clone()
     y = x * x

@@ -162,7 +162,10 @@ def test_advise_proposes_it_after_a_budget():
     budget, best, *_ = found.proposals
     assert (budget.kind, budget.fits, budget.lost) == ("budget", True, [])
     assert (best.kind, best.change, best.fits, best.lost) == (
-        "checkpoint", "checkpoint of each of blocks", True, [],
-    )  # fmt: skip
+        "checkpoint",
+        "checkpoint of each of blocks",
+        True,
+        [],
+    )
     assert best.cost.endswith("% more operations")
     assert best.peak_bytes == compare(step, checkpoint="blocks").after.peak_bytes

@@ -150,9 +150,12 @@ class FakeGpu:
         storage = CudaStorage(self.ledger, SimpleNamespace(ptr=self.top), spec.nbytes, role)
         strides = np.empty(spec.shape, np.int8).strides
         array = SimpleNamespace(
-            data=SimpleNamespace(ptr=self.top), owner=storage, shape=spec.shape,
-            dtype=spec.np_dtype, strides=[s * spec.dtype.itemsize for s in strides],
-        )  # fmt: skip
+            data=SimpleNamespace(ptr=self.top),
+            owner=storage,
+            shape=spec.shape,
+            dtype=spec.np_dtype,
+            strides=[s * spec.dtype.itemsize for s in strides],
+        )
         return storage, array
 
 

@@ -69,9 +69,12 @@ def test_numbers_are_finite(where, dtype, cheap, monkeypatch):
     def look():
         y = x @ x
         return (
-            bool(y.isfinite().all()), bool(y.isnan().any()), bool(lt.isinf(y.sum())),
-            bool(~y.isfinite().all()), bool(lt.isposinf(y[0, 0].real)),
-        )  # fmt: skip
+            bool(y.isfinite().all()),
+            bool(y.isnan().any()),
+            bool(lt.isinf(y.sum())),
+            bool(~y.isfinite().all()),
+            bool(lt.isposinf(y[0, 0].real)),
+        )
 
     assert seen(look) == (True, False, False, False, False)
 

@@ -47,9 +47,13 @@ class Tagger(nn.Module):
 
 def conv(width: int) -> Any:
     return nn.Sequential(
-        nn.Conv2d(2, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(16 * width, 4),
-    )  # fmt: skip
+        nn.Conv2d(2, width, 3, padding=1),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * width, 4),
+    )
 
 
 def encoder(width: int) -> Any:

@@ -129,8 +129,9 @@ def test_a_scope_as_a_region(world):
 
 def test_dtype_of_a_part(world):
     net, step = world
-    found = compare(step, dtype={"blocks.0": lt.bfloat16, "blocks.1": lt.bfloat16,
-                                 "blocks.2": lt.bfloat16})  # fmt: skip
+    found = compare(
+        step, dtype={"blocks.0": lt.bfloat16, "blocks.1": lt.bfloat16, "blocks.2": lt.bfloat16}
+    )
     assert found.lost == []
     net.narrow = True
     net.blocks.to(lt.bfloat16)

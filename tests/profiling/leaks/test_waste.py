@@ -154,8 +154,16 @@ def custom(w, x):
     Twice.apply((x @ w).exp()).sum().backward()
 
 
-CLEAN = [clean_step, retained_for_two, sometimes_needed, gradient_penalty, under_no_grad,
-         gradient_of_the_input_alone, recomputed, custom]  # fmt: skip
+CLEAN = [
+    clean_step,
+    retained_for_two,
+    sometimes_needed,
+    gradient_penalty,
+    under_no_grad,
+    gradient_of_the_input_alone,
+    recomputed,
+    custom,
+]
 
 
 @pytest.mark.quick(3)

@@ -47,8 +47,10 @@ def test_json_lines_are_json(tmp_path):
         raise AssertionError(word)
 
     assert json.loads(log.path.read_text(), parse_constant=refuse) == {
-        "step": 1, "a": "NaN", "b": None,
-    }  # fmt: skip
+        "step": 1,
+        "a": "NaN",
+        "b": None,
+    }
 
 
 def test_a_new_name_makes_a_column(tmp_path):
@@ -167,9 +169,12 @@ def test_a_kill_loses_no_record(tmp_path, kind, name):
         "    print(step, flush=True)\n"
     )
     run = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )  # fmt: skip
+    )
     for line in run.stdout:
         if int(line) == 50:
             run.kill()

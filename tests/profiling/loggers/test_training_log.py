@@ -55,8 +55,14 @@ def test_values_are_numbers_texts_and_single_elements():
     log(7, {"loss/train": np.float32(0.5), "x": lt.ones(1, 1)}, n=3, name="a", flag=True, no=None)
     record = {k: v for k, v in seen[0].items() if k != "time"}
     assert record == {
-        "step": 7, "loss/train": 0.5, "x": 1.0, "n": 3, "name": "a", "flag": True, "no": None,
-    }  # fmt: skip
+        "step": 7,
+        "loss/train": 0.5,
+        "x": 1.0,
+        "n": 3,
+        "name": "a",
+        "flag": True,
+        "no": None,
+    }
     with pytest.raises(TypeError, match=r"loss is a Tensor of shape \(2,\). Pass .mean\(\)"):
         log(loss=lt.ones(2))
     with pytest.raises(TypeError, match="writes 'time' itself"):

@@ -26,8 +26,15 @@ def test_the_clock_stands_still_in_the_outermost_stretch_only():
         clock.leave() if what is None else clock.enter(what)
     clock.leave()  # of a stretch that began before anyone listened
     assert [clock.on_axis(t) for t in (5, 10, 13, 20, 25, 32, 34, 40)] == [
-        5, 10, 10, 10, 15, 20, 20, 26,
-    ]  # fmt: skip
+        5,
+        10,
+        10,
+        10,
+        15,
+        20,
+        20,
+        26,
+    ]
     now = 50
     clock.enter(LOADING)
     clock.enter("compiling f")

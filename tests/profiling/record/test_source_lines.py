@@ -53,8 +53,10 @@ def test_lines_that_are_alike_are_told_apart_by_their_order():
     old = {"a.py:3": "x = f()", "a.py:10": "x = f()", "a.py:11": "y"}
     new = {"a.py:4": "x = f()", "a.py:9": "x = f()", "a.py:11": "z", "b.py:1": "y"}
     assert renumbered(old, new) == {
-        "a.py:3": "a.py:4", "a.py:10": "a.py:9", "a.py:11": "a.py:11 (before)"
-    }  # fmt: skip
+        "a.py:3": "a.py:4",
+        "a.py:10": "a.py:9",
+        "a.py:11": "a.py:11 (before)",
+    }
     assert renumbered(new, new) == renumbered({}, new) == {}
 
 

@@ -46,15 +46,18 @@ def nvml(processes: Any) -> Any:
 CASES = {
     "this process": (
         [OTHER, SimpleNamespace(pid=os.getpid(), usedGpuMemory=5 << 20)],
-        5 << 20, "NVML, this process",
+        5 << 20,
+        "NVML, this process",
     ),
     "another's number": ([OTHER], 9 << 20, "NVML, all processes"),
     "not told": (
-        [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)], 9 << 20, "NVML, all processes",
+        [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)],
+        9 << 20,
+        "NVML, all processes",
     ),
     "refused": (None, None, "cudaMemGetInfo, all processes"),
     "no library": ("none", None, "cudaMemGetInfo, all processes"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

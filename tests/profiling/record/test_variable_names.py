@@ -37,10 +37,14 @@ def test_variables_lists_dicts_and_attributes_name_their_tensors():
         (h * heads["left"] * heads["right"][0] * box.scale).sum().backward()
     assert held(prof) == {
         "w1": 96,
-        "layers.0.0": 120, "layers.0.1": 20, "layers.1.0": 60, "layers.1.1": 12,
-        "heads.left": 12, "heads.right.0": 12,
+        "layers.0.0": 120,
+        "layers.0.1": 20,
+        "layers.1.0": 60,
+        "layers.1.1": 12,
+        "heads.left": 12,
+        "heads.right.0": 12,
         "box.scale": 4,
-    }  # fmt: skip
+    }
     assert prof.at_peak("module", module="layers").total == 212
     del unused
 

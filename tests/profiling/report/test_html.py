@@ -179,8 +179,10 @@ def test_a_second_run_is_compared_figure_by_figure():
     for by in ("role", "module", "line"):
         assert sum(v[2] for k, v in rows.items() if k[0] == by) == b - a
     assert len(data_of(text)["runs"]) == 2
-    figures = [f'<dd><span class="of">{n}</span> {format_bytes(p)}</dd>'
-               for n, p in (("deep", a), ("shallow", b))]  # fmt: skip
+    figures = [
+        f'<dd><span class="of">{n}</span> {format_bytes(p)}</dd>'
+        for n, p in (("deep", a), ("shallow", b))
+    ]
     assert f"<dt>peak</dt>{''.join(figures)}" in text
     titles = re.findall(r"<h2>(\w+): Owners at the peak</h2>", text)
     assert titles == ["deep", "shallow"]

@@ -57,10 +57,20 @@ def perceiver() -> Rows:
     from perceiver_pytorch import Perceiver
 
     model = Perceiver(
-        input_channels=3, input_axis=2, num_freq_bands=4, max_freq=8.0, depth=2, num_latents=8,
-        latent_dim=16, cross_heads=1, latent_heads=2, cross_dim_head=8, latent_dim_head=8,
-        num_classes=5, weight_tie_layers=True,
-    )  # fmt: skip
+        input_channels=3,
+        input_axis=2,
+        num_freq_bands=4,
+        max_freq=8.0,
+        depth=2,
+        num_latents=8,
+        latent_dim=16,
+        cross_heads=1,
+        latent_heads=2,
+        cross_dim_head=8,
+        latent_dim_head=8,
+        num_classes=5,
+        weight_tie_layers=True,
+    )
     images, labels = filled(2, 8, 8, 3), listed(5, 2)
     return trained(model, lambda: F.cross_entropy(model(images), labels))
 

@@ -49,9 +49,14 @@ def events() -> Rows:
     gravity = torch.nn.Parameter(torch.tensor([9.8]))
     start = (torch.tensor([10.0]), torch.tensor([0.0]))
     t, state = odeint_event(
-        lambda t, y: (y[1], -gravity), start, torch.tensor(0.0),
-        event_fn=lambda t, y: y[0], atol=1e-9, rtol=1e-9, method="dopri5",
-    )  # fmt: skip
+        lambda t, y: (y[1], -gravity),
+        start,
+        torch.tensor(0.0),
+        event_fn=lambda t, y: y[0],
+        atol=1e-9,
+        rtol=1e-9,
+        method="dopri5",
+    )
     t.sum().backward()
     return {
         "time": array(t),

@@ -136,8 +136,15 @@ def printed_table() -> Rows:
 def counts_of_layers() -> Rows:
     from torchinfo import summary
 
-    columns = ["input_size", "output_size", "num_params", "params_percent", "kernel_size",
-               "mult_adds", "trainable"]  # fmt: skip
+    columns = [
+        "input_size",
+        "output_size",
+        "num_params",
+        "params_percent",
+        "kernel_size",
+        "mult_adds",
+        "trainable",
+    ]
     net = summary(small_net(), (4, 1, 8, 8), col_names=columns, verbose=0, depth=2)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     shared = torch.nn.ModuleDict({"a": torch.nn.LSTM(8, 5, 2), "b": layer})
@@ -160,14 +167,16 @@ def operations() -> Rows:
         "lstm": thop.profile(torch.nn.LSTM(4, 6, 2), (filled(5, 2, 4),), verbose=False),
         "upsample": thop.profile(
             torch.nn.Sequential(
-                torch.nn.ConvTranspose2d(1, 2, 3), torch.nn.PReLU(),
-                torch.nn.Upsample(scale_factor=2), torch.nn.AdaptiveAvgPool2d(3),
+                torch.nn.ConvTranspose2d(1, 2, 3),
+                torch.nn.PReLU(),
+                torch.nn.Upsample(scale_factor=2),
+                torch.nn.AdaptiveAvgPool2d(3),
                 torch.nn.Softmax(1),
             ),
             (filled(2, 1, 8, 8),),
             verbose=False,
         ),
-    }  # fmt: skip
+    }
     return {name: np.array([float(value) for value in pair]) for name, pair in found.items()}
 
 
@@ -214,9 +223,15 @@ def convolutions_over_time() -> Rows:
     from pytorch_tcn import TCN
 
     model = TCN(
-        2, [4, 4, 3], kernel_size=3, dropout=0.0, use_skip_connections=True, use_gate=True,
-        embedding_shapes=[(5,)], output_projection=1,
-    )  # fmt: skip
+        2,
+        [4, 4, 3],
+        kernel_size=3,
+        dropout=0.0,
+        use_skip_connections=True,
+        use_gate=True,
+        embedding_shapes=[(5,)],
+        output_projection=1,
+    )
     x, y, where = filled(3, 2, 12), filled(3, 1, 12, salt=1), filled(3, 5, salt=2)
     rows = trained(model, lambda: F.mse_loss(model(x, embeddings=where), y), lr=0.01)
     model.eval()

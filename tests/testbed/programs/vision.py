@@ -72,9 +72,16 @@ def mobilenet_v3() -> Rows:
 @program("timm")
 def swin() -> Rows:
     return timm_model(
-        "swin_tiny_patch4_window7_224", size=32, batch=2, img_size=32, window_size=4, embed_dim=16,
-        depths=(2, 2), num_heads=(2, 4), drop_path_rate=0.0,
-    )  # fmt: skip
+        "swin_tiny_patch4_window7_224",
+        size=32,
+        batch=2,
+        img_size=32,
+        window_size=4,
+        embed_dim=16,
+        depths=(2, 2),
+        num_heads=(2, 4),
+        drop_path_rate=0.0,
+    )
 
 
 @program("timm")
@@ -222,9 +229,14 @@ def byol() -> Rows:
     from torchvision.models import resnet18
 
     model = BYOL(
-        resnet18(num_classes=8), image_size=32, hidden_layer="avgpool", projection_size=8,
-        projection_hidden_size=16, augment_fn=torch.nn.Identity(), augment_fn2=torch.nn.Identity(),
-    )  # fmt: skip
+        resnet18(num_classes=8),
+        image_size=32,
+        hidden_layer="avgpool",
+        projection_size=8,
+        projection_hidden_size=16,
+        augment_fn=torch.nn.Identity(),
+        augment_fn2=torch.nn.Identity(),
+    )
     images = filled(4, 3, 32, 32)
     fill(model)
 

@@ -31,9 +31,11 @@ _kept: list[Any] = []  # what entries need as long as the process lives
 
 class _Definition(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
         ("doc", ctypes.c_char_p),
-    )  # fmt: skip
+    )
 
 
 def layout_known() -> bool:

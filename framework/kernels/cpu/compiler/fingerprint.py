@@ -22,10 +22,17 @@ import numpy as np
 # Their versions are in the identity of a library: their code is named, not hashed.
 _NAMED = frozenset({"numba", "llvmlite", "numpy", "scipy", *sys.stdlib_module_names})
 _IMPORT = opcode.opmap["IMPORT_NAME"]
-_OF_EVERY_CLASS = frozenset({
-    "__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__",
-    "__static_attributes__", "__weakref__",
-})  # fmt: skip
+_OF_EVERY_CLASS = frozenset(
+    {
+        "__annotations__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__module__",
+        "__static_attributes__",
+        "__weakref__",
+    }
+)
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
 _PACKAGE = __name__.rpartition(".")[0]
 _COMPILER = ("fingerprint", "entry", "link", "runtime", "translate")
@@ -172,10 +179,18 @@ class _Walk:
 
     def _hash(self, code: CodeType) -> str:
         parts = (
-            code.co_name, code.co_code.hex(), code.co_exceptiontable.hex(), code.co_flags,
-            code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
-            code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
-        )  # fmt: skip
+            code.co_name,
+            code.co_code.hex(),
+            code.co_exceptiontable.hex(),
+            code.co_flags,
+            code.co_argcount,
+            code.co_posonlyargcount,
+            code.co_kwonlyargcount,
+            code.co_names,
+            code.co_varnames,
+            code.co_freevars,
+            code.co_cellvars,
+        )
         text = f"{parts} {self.of(code.co_consts)}"
         return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 

@@ -61,11 +61,17 @@ class _Object:
         names = data[heads[names_at][4] :]
         self.sections = [
             _Section(
-                _text(names, h[0]), h[1], h[2], h[5], h[6], h[7], max(1, h[8]),
+                _text(names, h[0]),
+                h[1],
+                h[2],
+                h[5],
+                h[6],
+                h[7],
+                max(1, h[8]),
                 b"" if h[1] == _ZEROS else data[h[4] : h[4] + h[5]],
             )
             for h in heads
-        ]  # fmt: skip
+        ]
         table = next(s for s in self.sections if s.type == _SYMBOLS)
         texts = self.sections[table.link].data
         self.symbols = list(_SYMBOL.iter_unpack(table.data))
@@ -234,10 +240,17 @@ class _Linker:
 
     def _write_headers(self, image: bytearray, changes: int) -> None:
         dynamic = [(1, name) for name in self.needed] + [
-            (4, self.hash_at), (5, self.texts_at), (6, self.symbols_at), (10, len(self.texts)),
-            (11, _SYMBOL.size), (7, self.changes_at), (8, _RELOCATION.size * changes),
-            (9, _RELOCATION.size), (24, 0), (0, 0),
-        ]  # fmt: skip
+            (4, self.hash_at),
+            (5, self.texts_at),
+            (6, self.symbols_at),
+            (10, len(self.texts)),
+            (11, _SYMBOL.size),
+            (7, self.changes_at),
+            (8, _RELOCATION.size * changes),
+            (9, _RELOCATION.size),
+            (24, 0),
+            (0, 0),
+        ]
         for k, pair in enumerate(dynamic):
             struct.pack_into("<QQ", image, self.dynamic_at + 16 * k, *pair)
         ident = b"\x7fELF\2\1\1" + bytes(9)

@@ -99,9 +99,12 @@ def _with_numba_objects(function: Any) -> Any:
     if not meant:
         return function
     made = FunctionType(
-        function.__code__, {**known, **meant}, function.__name__, function.__defaults__,
+        function.__code__,
+        {**known, **meant},
+        function.__name__,
+        function.__defaults__,
         function.__closure__,
-    )  # fmt: skip
+    )
     return update_wrapper(made, function)
 
 

@@ -144,9 +144,12 @@ def _object(library: Any, context: Any) -> bytes:
     codegen = library._codegen
     target = llvm.Target.from_triple(llvm.get_process_triple())
     machine = target.create_target_machine(
-        cpu=codegen._get_host_cpu_name(), features=codegen._tm_features, opt=3, reloc="pic",
+        cpu=codegen._get_host_cpu_name(),
+        features=codegen._tm_features,
+        opt=3,
+        reloc="pic",
         codemodel="default",
-    )  # fmt: skip
+    )
     found: bytes = machine.emit_object(whole)
     return found
 

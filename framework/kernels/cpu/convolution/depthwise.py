@@ -25,9 +25,16 @@ def reach(offset: int, n: int, out: int, stride: int) -> Any:
 
 @compiled(fastmath=FUSED)
 def depthwise(
-    out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    start: int, stop: int,
-) -> None:  # fmt: skip
+    out: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    start: int,
+    stop: int,
+) -> None:
     """Fill the channels ``start:stop`` of ``out``; ``bias`` has a length of 0 if there is none."""
     batch, channels, depth, height, width = x.shape
     _, planes, deep, lines, wide = out.shape
@@ -66,9 +73,15 @@ def depthwise(
 
 @compiled(fastmath=FUSED)
 def depthwise_input_grad(
-    out: Any, grad: Any, weight: Any, stride: Any, padding: Any, dilation: Any, start: int,
+    out: Any,
+    grad: Any,
+    weight: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    start: int,
     stop: int,
-) -> None:  # fmt: skip
+) -> None:
     """Fill the channels ``start:stop`` of ``out``, the gradient of the input."""
     batch, channels, depth, height, width = out.shape
     _, planes, deep, lines, wide = grad.shape

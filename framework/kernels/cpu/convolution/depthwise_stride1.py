@@ -156,9 +156,19 @@ def _write_slide(context: Any, b: Any, signature: Any, args: Any) -> Any:
 
 @spelled
 def _meet(
-    typing: Any, sums: Any, grad: Any, there: Any, x: Any, here: Any, steps: Any, lines: Any,
-    apart: Any, live: Any, column: Any, width: Any,
-) -> Any:  # fmt: skip
+    typing: Any,
+    sums: Any,
+    grad: Any,
+    there: Any,
+    x: Any,
+    here: Any,
+    steps: Any,
+    lines: Any,
+    apart: Any,
+    live: Any,
+    column: Any,
+    width: Any,
+) -> Any:
     """Set ``sums`` (TAPS, a group) to sums over lines: ``grad`` times ``x``, neighbor by neighbor.
 
     Line ``q`` of ``grad`` begins at ``there + q * steps[0]``, and what element ``e`` of the window
@@ -215,9 +225,16 @@ def _window(line: int, padding: int, dilation: int, high: int, taps: int) -> Any
 
 @compiled(fastmath=FUSED)
 def slide(
-    out: Any, x: Any, weight: Any, bias: Any, padding: Any, dilation: Any, back: bool, start: int,
+    out: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    padding: Any,
+    dilation: Any,
+    back: bool,
+    start: int,
     stop: int,
-) -> None:  # fmt: skip
+) -> None:
     """Fill some channels of ``out``: of the result, or with ``back`` of the input's gradient.
 
     Args:
@@ -272,10 +289,20 @@ def slide(
                         w += (kh - 1 - first) * kw + kw - 1 if back else first * kw
                         if here >= 0 and here + far <= source.size:
                             _slide(
-                                sums, source, here, width, windows, w, (last - first, kw),
-                                (dilation[0] * width, dilation[1]), turns, s - padding[1], width,
-                                given, k == 0,
-                            )  # fmt: skip
+                                sums,
+                                source,
+                                here,
+                                width,
+                                windows,
+                                w,
+                                (last - first, kw),
+                                (dilation[0] * width, dilation[1]),
+                                turns,
+                                s - padding[1],
+                                width,
+                                given,
+                                k == 0,
+                            )
                             continue
                         if k == 0:
                             sums[:] = given
@@ -342,9 +369,18 @@ def slide_weight(
                             skip += 1
                         if more > skip:
                             _meet(
-                                sums, flat, there + skip * wide, source, here + skip * width,
-                                (wide, width), more - skip, dilation[1], some, column, width,
-                            )  # fmt: skip
+                                sums,
+                                flat,
+                                there + skip * wide,
+                                source,
+                                here + skip * width,
+                                (wide, width),
+                                more - skip,
+                                dilation[1],
+                                some,
+                                column,
+                                width,
+                            )
                             for t in range(TAPS):
                                 total = 0.0
                                 for j in range(lanes):

@@ -45,9 +45,16 @@ def _after(at: Any, count: int, box: Any, extent: Any) -> Any:
 
 @compiled
 def _lay(
-    buffer: Any, x: Any, channel: int, channels: int, image: int, count: int, firsts: Any,
-    step: Any, box: Any,
-) -> None:  # fmt: skip
+    buffer: Any,
+    x: Any,
+    channel: int,
+    channels: int,
+    image: int,
+    count: int,
+    firsts: Any,
+    step: Any,
+    box: Any,
+) -> None:
     """Fill ``buffer`` (channels, phases, images, *box) with what is there, 0 outside of ``x``.
 
     Element ``p`` of phase ``f`` along a dimension is the image's ``p * step + firsts[f]``.
@@ -92,9 +99,15 @@ def _pack(
         packed[: channels * taps * ROWS] = 0
     if whole and strides[1] == taps:
         transpose(
-            packed, np.int64(0), np.int64(ROWS), weight, base + which[0], strides[0], live,
+            packed,
+            np.int64(0),
+            np.int64(ROWS),
+            weight,
+            base + which[0],
+            strides[0],
+            live,
             channels * taps,
-        )  # fmt: skip
+        )
         return
     k = 0
     for i in range(channels):
@@ -110,9 +123,17 @@ def _pack(
 
 @compiled
 def _hand_out(
-    out: Any, sums: Any, image: int, count: int, row: int, live: int, origin: Any, to: Any,
-    box: Any, extent: Any,
-) -> None:  # fmt: skip
+    out: Any,
+    sums: Any,
+    image: int,
+    count: int,
+    row: int,
+    live: int,
+    origin: Any,
+    to: Any,
+    box: Any,
+    extent: Any,
+) -> None:
     """Copy sums, in groups as :func:`_after` finds them, to the lines of ``out`` they belong to."""
     lanes = GROUP // out.itemsize
     pitch = sums.size // ROWS
@@ -197,9 +218,14 @@ def convolve(
                         first_row = row + p * ROWS
                         base = g * (weight.size // groups) + first_row * strides[0] + c * strides[1]
                         _pack(
-                            packed[p * room :], weight, base, strides, some,
-                            min(ROWS, rows - first_row), which[begin:end],
-                        )  # fmt: skip
+                            packed[p * room :],
+                            weight,
+                            base,
+                            strides,
+                            some,
+                            min(ROWS, rows - first_row),
+                            which[begin:end],
+                        )
                     tail = buffer[c * firsts.shape[0] * span :]
                     position: Any = np.int64(0)
                     v: Any = np.int64(0)
@@ -210,18 +236,34 @@ def convolve(
                         position = _after(three + lanes, count, box, extent) if three >= 0 else -1
                         for p in range(some_panels):
                             accumulate(
-                                sums, p * ROWS * pitch + v, pitch, packed, p * room, tail, one,
-                                max(two, 0), max(three, 0), some, firsts.shape[0] * span,
+                                sums,
+                                p * ROWS * pitch + v,
+                                pitch,
+                                packed,
+                                p * room,
+                                tail,
+                                one,
+                                max(two, 0),
+                                max(three, 0),
+                                some,
+                                firsts.shape[0] * span,
                                 offsets[begin:end],
-                            )  # fmt: skip
+                            )
                         v += TOGETHER * lanes
                 for p in range(some_panels):
                     first_row = row + p * ROWS
                     _hand_out(
-                        out, sums[p * ROWS * pitch : (p + 1) * ROWS * pitch], image, count,
-                        g * rows + first_row, min(ROWS, rows - first_row), phases[q, 2:5], to, box,
+                        out,
+                        sums[p * ROWS * pitch : (p + 1) * ROWS * pitch],
+                        image,
+                        count,
+                        g * rows + first_row,
+                        min(ROWS, rows - first_row),
+                        phases[q, 2:5],
+                        to,
+                        box,
                         extent,
-                    )  # fmt: skip
+                    )
 
 
 @compiled
@@ -314,20 +356,34 @@ def sum_windows(
                             ((i * grad.shape[1] + g * rows + row) * deep + z) * high + y
                         ) * wide + w
                         transpose(
-                            packed, k, np.int64(ROWS), flat, here, deep * high * wide, live,
+                            packed,
+                            k,
+                            np.int64(ROWS),
+                            flat,
+                            here,
+                            deep * high * wide,
+                            live,
                             extent[2],
-                        )  # fmt: skip
+                        )
                         k += extent[2] * ROWS
             for v in range(0, starts.size, TOGETHER):
                 for i in range(count):
                     for a in range(extent[0]):
                         here = (i * box[0] + a * step[0]) * box[1] * box[2] * channels
                         accumulate(
-                            sums, (panel - panels[0]) * ROWS * pitch + v * lanes, pitch, packed,
-                            (i * extent[0] + a) * plane * ROWS, buffer[here:], starts[v],
-                            starts[v + 1], starts[v + 2], extent[1], step[1] * box[2] * channels,
+                            sums,
+                            (panel - panels[0]) * ROWS * pitch + v * lanes,
+                            pitch,
+                            packed,
+                            (i * extent[0] + a) * plane * ROWS,
+                            buffer[here:],
+                            starts[v],
+                            starts[v + 1],
+                            starts[v + 2],
+                            extent[1],
+                            step[1] * box[2] * channels,
                             offsets,
-                        )  # fmt: skip
+                        )
 
 
 @compiled

@@ -53,9 +53,16 @@ def leaky_relu(first: int, last: int, out: Any, bitmask: Any, x: Any, slope: flo
 
 @compiled
 def limit(
-    first: int, last: int, out: Any, bitmask: Any, x: Any, lowest: float, highest: float,
-    floor: float, ceiling: float,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    out: Any,
+    bitmask: Any,
+    x: Any,
+    lowest: float,
+    highest: float,
+    floor: float,
+    ceiling: float,
+) -> None:
     """``min(max(x, lowest), highest)``; bits of numbers not ``<= floor`` and not ``>= ceiling``.
 
     A floor or ceiling that is NaN is none.

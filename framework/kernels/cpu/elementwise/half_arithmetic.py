@@ -38,9 +38,7 @@ def _computed(b: Any, kind: Any, x: Any, y: Any) -> Any:
     return b.load(slot)
 
 
-def _vector_code(
-    typing: Any, out: Any, a: Any, b: Any, kind: Any, p: Any, j: Any, k: Any
-) -> Any:  # fmt: skip
+def _vector_code(typing: Any, out: Any, a: Any, b: Any, kind: Any, p: Any, j: Any, k: Any) -> Any:
     """``LANES`` neighbors at (p, j, k). An operand is an array, or a float32 for all of them."""
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:

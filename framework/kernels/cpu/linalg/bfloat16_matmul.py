@@ -74,9 +74,16 @@ def _number(v: int) -> Any:
 
 
 def _panel_rows_code(
-    typing: Any, out: Any, step: Any, left: Any, row: Any, pair: Any, right: Any, count: Any,
+    typing: Any,
+    out: Any,
+    step: Any,
+    left: Any,
+    row: Any,
+    pair: Any,
+    right: Any,
+    count: Any,
     bias: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """``ROWS`` rows of a panel of the result, by addresses; steps are in bytes."""
     across = COLUMNS // _LANES
 
@@ -233,6 +240,12 @@ def _products(
                 for i in range(0, size, 6):
                     start = min(i, size - 6)
                     _panel_rows(
-                        to + start * out.strides[1], out.strides[1], source + start * row, row,
-                        pair, panel.ctypes.data, count, added.ctypes.data,
-                    )  # fmt: skip
+                        to + start * out.strides[1],
+                        out.strides[1],
+                        source + start * row,
+                        row,
+                        pair,
+                        panel.ctypes.data,
+                        count,
+                        added.ctypes.data,
+                    )

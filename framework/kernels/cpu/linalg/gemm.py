@@ -127,9 +127,13 @@ def _functions(kind: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def plan(
-    kind: str, workers: int, cuts: tuple[int, int, int], bias: int, shape: tuple[int, ...],
+    kind: str,
+    workers: int,
+    cuts: tuple[int, int, int],
+    bias: int,
+    shape: tuple[int, ...],
     *operands: tuple[tuple[int, ...], tuple[int, ...]],
-) -> tuple[Any, int, int] | None:  # fmt: skip
+) -> tuple[Any, int, int] | None:
     """Prepare the job of products of one shape, whose addresses are still to be filled in.
 
     Args:

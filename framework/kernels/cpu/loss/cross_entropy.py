@@ -39,9 +39,15 @@ def _all(weight: Any, classes: int) -> Any:
 
 @compiled(fastmath=FUSED)
 def rows(
-    x: Any, out: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
+    x: Any,
+    out: Any,
+    top: Any,
+    total: Any,
+    target: Any,
+    weight: Any,
+    ignored: int,
     smoothing: float,
-) -> None:  # fmt: skip
+) -> None:
     """The loss of each row, its largest element, and the sum of exponentials beside that."""
     count, n = x.shape
     powers = np.empty(min(n, TILE), np.float32)
@@ -82,9 +88,17 @@ def rows(
 
 @compiled(fastmath=FUSED)
 def rows_grad(
-    out: Any, x: Any, grad: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
-    smoothing: float, step: int,
-) -> None:  # fmt: skip
+    out: Any,
+    x: Any,
+    grad: Any,
+    top: Any,
+    total: Any,
+    target: Any,
+    weight: Any,
+    ignored: int,
+    smoothing: float,
+    step: int,
+) -> None:
     """The gradient of :func:`rows` in the logits.
 
     ``step`` is 1; 0 if ``grad`` is one number, which holds for all rows.
@@ -114,9 +128,15 @@ def rows_grad(
 
 @compiled(fastmath=FUSED)
 def planes(
-    x: Any, out: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
+    x: Any,
+    out: Any,
+    top: Any,
+    total: Any,
+    target: Any,
+    weight: Any,
+    ignored: int,
     smoothing: float,
-) -> None:  # fmt: skip
+) -> None:
     """The same as :func:`rows` of each position: ``x`` is (count, classes, positions)."""
     count, n, length = x.shape
     below = np.zeros(TILE, np.float32)
@@ -160,9 +180,16 @@ def planes(
 
 @compiled(fastmath=FUSED)
 def planes_grad(
-    out: Any, x: Any, grad: Any, top: Any, total: Any, target: Any, weight: Any, ignored: int,
+    out: Any,
+    x: Any,
+    grad: Any,
+    top: Any,
+    total: Any,
+    target: Any,
+    weight: Any,
+    ignored: int,
     smoothing: float,
-) -> None:  # fmt: skip
+) -> None:
     """The gradient of :func:`planes` in the logits."""
     count, n, length = x.shape
     hit, factor = np.empty(TILE, np.float32), np.empty(TILE, np.float32)

@@ -38,9 +38,16 @@ def _pair(a: Any, b: Any) -> Any:
 
 @compiled(fastmath=FUSED)
 def forward(
-    out: Any, alpha: Any, ways: Any, log_probs: Any, labels: Any, lengths: Any, ends: Any,
-    first: int, last: int,
-) -> None:  # fmt: skip
+    out: Any,
+    alpha: Any,
+    ways: Any,
+    log_probs: Any,
+    labels: Any,
+    lengths: Any,
+    ends: Any,
+    first: int,
+    last: int,
+) -> None:
     """The loss and the log probability of each step and position, of sequences ``first:last``.
 
     Args:

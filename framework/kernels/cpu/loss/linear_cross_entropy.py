@@ -29,9 +29,16 @@ def over_rows(pass_: Any, cut: tuple[Any, ...], *whole: Any) -> None:
 
 @compiled(fastmath=FUSED)
 def meet(
-    tile: Any, total: Any, top: Any, picked: Any, below: Any, target: Any, first: int,
-    weights: Any, seen: Any,
-) -> None:  # fmt: skip
+    tile: Any,
+    total: Any,
+    top: Any,
+    picked: Any,
+    below: Any,
+    target: Any,
+    first: int,
+    weights: Any,
+    seen: Any,
+) -> None:
     """Fold a tile into ``total``, the sum of ``exp(logit - top)`` of each row so far.
 
     ``top`` is the largest logit so far; ``picked`` becomes the logit of the class ``target``, if
@@ -67,9 +74,16 @@ def meet(
 
 @compiled(fastmath=FUSED)
 def slopes(
-    tile: Any, top: Any, total: Any, scale: Any, hit: Any, spread: Any, target: Any, first: int,
+    tile: Any,
+    top: Any,
+    total: Any,
+    scale: Any,
+    hit: Any,
+    spread: Any,
+    target: Any,
+    first: int,
     weights: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Turn logits into ``p scale - spread weights``, less ``hit`` at the target.
 
     ``p``, the softmax, is ``exp(tile - top) / total``.

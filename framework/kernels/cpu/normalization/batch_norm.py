@@ -25,9 +25,17 @@ def batch_norm(*arrays: Any) -> None:
 
 @compiled(fastmath=SUMS)
 def _batch_norm(
-    out: Any, mean: Any, var: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float,
-    first: int, last: int,
-) -> None:  # fmt: skip
+    out: Any,
+    mean: Any,
+    var: Any,
+    rstd: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    first: int,
+    last: int,
+) -> None:
     batch, _, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
@@ -70,9 +78,17 @@ def batch_norm_grad(*arrays: Any) -> None:
 
 @compiled(fastmath=SUMS)
 def _batch_norm_grad(
-    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, first: int,
+    dx: Any,
+    dw: Any,
+    db: Any,
+    g: Any,
+    x: Any,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    first: int,
     last: int,
-) -> None:  # fmt: skip
+) -> None:
     batch, _, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
@@ -111,9 +127,16 @@ def group_norm(*arrays: Any) -> None:
 
 @compiled(fastmath=SUMS)
 def _group_norm(
-    out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float, start: int,
+    out: Any,
+    mean: Any,
+    rstd: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    start: int,
     stop: int,
-) -> None:  # fmt: skip
+) -> None:
     _, groups, channels, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
@@ -155,9 +178,17 @@ def group_norm_grad(*arrays: Any) -> None:
 
 @compiled(fastmath=SUMS)
 def _group_norm_grad(
-    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, start: int,
+    dx: Any,
+    dw: Any,
+    db: Any,
+    g: Any,
+    x: Any,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    start: int,
     stop: int,
-) -> None:  # fmt: skip
+) -> None:
     batch, _, channels, length = x.shape
     kind = x.dtype.type
     zero, one = kind(0), kind(1)

@@ -18,9 +18,17 @@ _TILE = 256  # channels whose sums stay in the first cache
 
 @compiled(fastmath=SUMS)
 def batch_norm(
-    out: Any, mean: Any, var: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float,
-    first: int, last: int,
-) -> None:  # fmt: skip
+    out: Any,
+    mean: Any,
+    var: Any,
+    rstd: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    first: int,
+    last: int,
+) -> None:
     """Normalize channels ``first:last``; an absent weight or bias has a length of 0."""
     batch = x.shape[0]
     kind = x.dtype.type
@@ -58,9 +66,17 @@ def batch_norm(
 
 @compiled(fastmath=SUMS)
 def batch_norm_grad(
-    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, first: int,
+    dx: Any,
+    dw: Any,
+    db: Any,
+    g: Any,
+    x: Any,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    first: int,
     last: int,
-) -> None:  # fmt: skip
+) -> None:
     """The gradients of :func:`batch_norm`; ``dw`` is left alone where there is no weight."""
     batch = x.shape[0]
     kind = x.dtype.type

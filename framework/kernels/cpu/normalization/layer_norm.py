@@ -39,9 +39,16 @@ def normalize(*arrays: Any) -> None:
 
 @compiled(fastmath=SUMS)
 def layer_norm(
-    out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float, start: int,
+    out: Any,
+    mean: Any,
+    rstd: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    start: int,
     stop: int,
-) -> None:  # fmt: skip
+) -> None:
     """Normalize rows ``start:stop``; an absent weight or bias has a length of 0.
 
     ``mean`` has one for RMS normalization, which does not center.
@@ -133,9 +140,17 @@ def _grad_of_rows(
 
 @compiled(fastmath=FUSED)
 def _grad_of_columns(
-    dw: Any, db: Any, g: Any, x: Any, mean: Any, rstd: Any, start: int, stop: int, first: int,
+    dw: Any,
+    db: Any,
+    g: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    start: int,
+    stop: int,
+    first: int,
     last: int,
-) -> None:  # fmt: skip
+) -> None:
     # Add rows start:stop; dw has a length of 0 where there is no weight. Slices, because an index
     # that might be negative keeps the compiler from vectorizing.
     of_weight, of_bias = dw[first:last], db[first:last]

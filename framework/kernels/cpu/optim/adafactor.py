@@ -15,9 +15,17 @@ from ..support.jit import SUMS, compiled
 
 @compiled(fastmath=SUMS)
 def matrices(
-    p: Any, g: Any, rows: Any, columns: Any, share: Any, least: Any, floor: Any, keep: Any,
-    rate: Any, clip: Any,
-) -> None:  # fmt: skip
+    p: Any,
+    g: Any,
+    rows: Any,
+    columns: Any,
+    share: Any,
+    least: Any,
+    floor: Any,
+    keep: Any,
+    rate: Any,
+    clip: Any,
+) -> None:
     """One step for a stack of matrices.
 
     Args:
@@ -67,9 +75,16 @@ def matrices(
 
 @compiled(fastmath=SUMS)
 def vector(
-    p: Any, g: Any, squares: Any, share: Any, least: Any, floor: Any, keep: Any, rate: Any,
+    p: Any,
+    g: Any,
+    squares: Any,
+    share: Any,
+    least: Any,
+    floor: Any,
+    keep: Any,
+    rate: Any,
     clip: Any,
-) -> None:  # fmt: skip
+) -> None:
     """One step for a vector, whose mean square is kept whole."""
     size = max(np.float64(floor), np.sqrt(_mean_square(p)))
     total = 0.0

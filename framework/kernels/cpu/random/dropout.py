@@ -14,9 +14,16 @@ _AT_ONCE = 256  # counters, of four words each
 
 
 def dropout(
-    out: Any, x: Any, seed: int, counter: int, threshold: int, scale: float, shift: float,
-    value: float, together: bool = False,
-) -> None:  # fmt: skip
+    out: Any,
+    x: Any,
+    seed: int,
+    counter: int,
+    threshold: int,
+    scale: float,
+    shift: float,
+    value: float,
+    together: bool = False,
+) -> None:
     """``x * scale + shift`` where a word is at least ``threshold``, else ``value``.
 
     Args:

@@ -80,9 +80,16 @@ def _narrow(keys: Any, places: Any, n: int, kept: int, counts: Any, shift: Any) 
 
 @compiled
 def sort(
-    values: Any, indices: Any, x: Any, keys: Any, places: Any, infinity: int,
-    descending: bool, first: int, last: int,
-) -> None:  # fmt: skip
+    values: Any,
+    indices: Any,
+    x: Any,
+    keys: Any,
+    places: Any,
+    infinity: int,
+    descending: bool,
+    first: int,
+    last: int,
+) -> None:
     """The first of each column in order, as many as ``indices`` holds, and where they were.
 
     Args:
@@ -158,9 +165,16 @@ def _raise(
 
 @compiled
 def extreme(
-    values: Any, indices: Any, x: Any, infinity: int, largest: bool, first: int, last: int,
-    begin: int, end: int,
-) -> None:  # fmt: skip
+    values: Any,
+    indices: Any,
+    x: Any,
+    infinity: int,
+    largest: bool,
+    first: int,
+    last: int,
+    begin: int,
+    end: int,
+) -> None:
     """``selection.search`` for bits of numbers that the processor does not compare itself.
 
     ``values`` or ``indices`` without elements are left alone.
@@ -201,9 +215,17 @@ def extreme(
 
 @compiled
 def select(
-    values: Any, indices: Any, x: Any, keys: Any, places: Any, infinity: int, k: int,
-    nan_wins: bool, first: int, last: int,
-) -> None:  # fmt: skip
+    values: Any,
+    indices: Any,
+    x: Any,
+    keys: Any,
+    places: Any,
+    infinity: int,
+    k: int,
+    nan_wins: bool,
+    first: int,
+    last: int,
+) -> None:
     """The element of each column that :func:`sort` puts at ``k``, and where it is.
 
     Digit by digit from the highest, only the keys that agree with it are kept.

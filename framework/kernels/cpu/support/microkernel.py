@@ -36,9 +36,18 @@ def fused_add(b: Any, vector: Any, size: int) -> Any:
 
 @spelled
 def _products(
-    typing: Any, sums: Any, places: Any, pitch: Any, scalars: Any, first: Any, x: Any, starts: Any,
-    outer: Any, step: Any, offsets: Any,
-) -> Any:  # fmt: skip
+    typing: Any,
+    sums: Any,
+    places: Any,
+    pitch: Any,
+    scalars: Any,
+    first: Any,
+    x: Any,
+    starts: Any,
+    outer: Any,
+    step: Any,
+    offsets: Any,
+) -> Any:
     """Add to ``sums[place + row * pitch]`` and its neighbors, a register for each start.
 
     The steps are ``outer`` times those of ``offsets``, to which ``step`` is added each time; their
@@ -272,9 +281,19 @@ def copy(target: Any, i: Any, to: Any, source: Any, j: Any, by: Any, n: Any) -> 
 
 @compiled
 def accumulate(
-    sums: Any, at: Any, pitch: Any, scalars: Any, first: Any, x: Any, a: Any, b: Any, c: Any,
-    outer: Any, step: Any, offsets: Any,
-) -> None:  # fmt: skip
+    sums: Any,
+    at: Any,
+    pitch: Any,
+    scalars: Any,
+    first: Any,
+    x: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    outer: Any,
+    step: Any,
+    offsets: Any,
+) -> None:
     """Add products to ``sums[at + row * pitch]``, and to its neighbors in three groups.
 
     Args:
