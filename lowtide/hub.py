@@ -43,7 +43,7 @@ def set_dir(d: str | os.PathLike[str]) -> None:
     _dir[0] = os.path.expanduser(os.fspath(d))
 
 
-def _refuse(name: str, what: str, where: str) -> NoReturn:
+def _raise_not_found(name: str, what: str, where: str) -> NoReturn:
     raise RuntimeError(
         f"hub.{name}: lowtide downloads nothing, and {what} is not in {where}. Put it there, or "
         "pass a local folder with source='local', or a file to lowtide.load."
@@ -69,7 +69,7 @@ def _folder(name: str, repo_or_dir: Any, source: str) -> _Path:
     for folder in folders:
         if (folder / "hubconf.py").is_file():
             return folder
-    _refuse(name, str(repo_or_dir), get_dir())
+    _raise_not_found(name, str(repo_or_dir), get_dir())
 
 
 def _hubconf(folder: _Path) -> _ModuleType:
@@ -162,17 +162,17 @@ def load_state_dict_from_url(
     folder = model_dir or os.path.join(get_dir(), "checkpoints")
     path = os.path.join(folder, file_name or os.path.basename(parts.path))
     if not os.path.isfile(path):
-        _refuse("load_state_dict_from_url", url, path)
+        _raise_not_found("load_state_dict_from_url", url, path)
     return _load(path, map_location=map_location)
 
 
 def download_url_to_file(url: str, dst: str, *args: Any, **kwargs: Any) -> None:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always: nothing is downloaded.
     """
-    _refuse("download_url_to_file", url, dst)
+    _raise_not_found("download_url_to_file", url, dst)
 
 
 list = list_entries  # PyTorch's name for it, last: it hides Python's

@@ -60,7 +60,7 @@ class CustomOpDef:
         self._backward, self._setup = backward, setup_context
 
     def register_vmap(self, func: Any = None, /) -> Any:
-        """Refuse.
+        """Not supported.
 
         Raises:
             NotImplementedError: Always.
@@ -176,7 +176,7 @@ def register_autograd(
 
 
 def wrap_triton(triton_kernel: Any, /) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
@@ -195,14 +195,14 @@ class Library:
         self.ns, self.kind = ns, kind
 
     def define(self, schema: str, *args: Any, **kwargs: Any) -> Any:
-        """Refuse."""
+        """Not supported."""
         raise NotImplementedError(
             f"Library({self.ns!r}).define: lowtide has no dispatcher of PyTorch's. Use "
             "lowtide.library.custom_op."
         )
 
     def impl(self, op_name: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Refuse."""
+        """Not supported."""
         raise NotImplementedError(
             f"Library({self.ns!r}).impl: lowtide has no dispatcher of PyTorch's. Use "
             "lowtide.library.custom_op."

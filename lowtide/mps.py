@@ -15,7 +15,7 @@ def device_count() -> int:
     return 0
 
 
-def _refuse(name: str) -> NoReturn:
+def _raise_unsupported(name: str) -> NoReturn:
     raise RuntimeError(
         f"torch.mps.{name}: lowtide does not run on Apple's GPUs. Use the device 'cpu', or 'cuda' "
         "with CuPy; ask torch.backends.mps.is_available() first."
@@ -23,12 +23,12 @@ def _refuse(name: str) -> NoReturn:
 
 
 def synchronize() -> None:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("synchronize")
+    _raise_unsupported("synchronize")
 
 
 def current_allocated_memory() -> int:
@@ -54,18 +54,18 @@ def seed() -> None:
 
 
 def get_rng_state() -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("get_rng_state")
+    _raise_unsupported("get_rng_state")
 
 
 def set_rng_state(new_state: Any) -> None:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("set_rng_state")
+    _raise_unsupported("set_rng_state")

@@ -17,7 +17,7 @@ def is_onnxrt_backend_supported() -> bool:
     return False
 
 
-def _refuse(name: str) -> NoReturn:
+def _raise_unsupported(name: str) -> NoReturn:
     raise NotImplementedError(
         f"torch.onnx.{name}: lowtide writes no ONNX files, for it traces no programs. Save the "
         "state dict with lowtide.save or safetensors, load it in PyTorch, and export it there."
@@ -25,21 +25,21 @@ def _refuse(name: str) -> NoReturn:
 
 
 def export(*args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
     """
-    _refuse("export")
+    _raise_unsupported("export")
 
 
 def dynamo_export(*args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
     """
-    _refuse("dynamo_export")
+    _raise_unsupported("dynamo_export")
 
 
 def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_version: int) -> None:

@@ -15,7 +15,7 @@ def device_count() -> int:
     return 0
 
 
-def _refuse(name: str) -> NoReturn:
+def _raise_unsupported(name: str) -> NoReturn:
     raise RuntimeError(
         f"torch.xpu.{name}: lowtide does not run on Intel's GPUs. Use the device 'cpu', or 'cuda' "
         "with CuPy; ask torch.xpu.is_available() first."
@@ -23,12 +23,12 @@ def _refuse(name: str) -> NoReturn:
 
 
 def synchronize(device: Any = None) -> None:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("synchronize")
+    _raise_unsupported("synchronize")
 
 
 def memory_allocated(device: Any = None) -> int:
@@ -54,21 +54,21 @@ def seed() -> None:
 
 
 def get_rng_state() -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("get_rng_state")
+    _raise_unsupported("get_rng_state")
 
 
 def set_rng_state(new_state: Any) -> None:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("set_rng_state")
+    _raise_unsupported("set_rng_state")
 
 
 def manual_seed_all(seed: int) -> None:

@@ -152,14 +152,14 @@ def pack_padded_sequence(
     _check_lengths(given, batch, steps, enforce_sorted)
     order = np.argsort(np.negative(given), kind="stable")  # as they are, if sorted
     there = np.arange(max(given))[:, None] < np.asarray(given)[order]
-    rows = _places(there, order, (batch, steps), batch_first)
+    rows = _padded_rows(there, order, (batch, steps), batch_first)
     flat = input.reshape(batch * steps, *input.shape[2:])
     data = flat.index_select(0, _index(rows, input.device))
     moved = None if enforce_sorted else _index(order, input.device)
     return PackedSequence(data, _index(there.sum(1), "cpu"), moved)
 
 
-def _places(there: Any, order: Any, sizes: tuple[int, int], batch_first: bool) -> Any:
+def _padded_rows(there: Any, order: Any, sizes: tuple[int, int], batch_first: bool) -> Any:
     """Return the index of each packed row among the rows of the padded tensor.
 
     Args:
@@ -238,7 +238,7 @@ def pad_packed_sequence(
         )
     order = np.arange(batch) if moved is None else np.asarray(moved.tolist())
     there = np.arange(batch) < sizes[:, None]
-    rows = _places(there, order, (batch, steps), batch_first)
+    rows = _padded_rows(there, order, (batch, steps), batch_first)
     lengths = np.empty(batch, np.int64)
     lengths[order] = there.sum(0)
     data = sequence.data

@@ -54,8 +54,8 @@ class BackwardPass:
         self.capture: dict[Any, dict[int, Tensor | None]] = {}
         self.notes: dict[Any, dict[int, Tensor]] = {}  # of hooks on several tensors
         self.seen: set[Node] = set()
-        self.replayed: list[Any] = []  # weak references to contents made again in this pass
-        # ids of contents it will ask for (``autograd/remat/replay.py``)
+        self.replayed: list[Any] = []  # weak references to versions made again in this pass
+        # ids of versions it will ask for (``autograd/remat/replay.py``)
         self.reads: set[int] | None = None
         self.node: Any = None  # that runs
         self.endings: list[Callable[[], None]] = []  # called when all gradients are accumulated

@@ -283,9 +283,9 @@ def _run(
             )
             if done is not running:
                 for reference in done.replayed:
-                    content = reference()
-                    if content is not None and not content.kept:
-                        content.drop()
+                    value = reference()
+                    if value is not None and not value.kept:
+                        value.drop()
                 if recorder is not None:
                     recorder.pass_ended()
     finally:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Link: TypeAlias = "tuple[Link | None, Any, tuple[Any, ...], int]"  # see ViewInfo.chain
-RETYPED = -(1 << 62)  # counts for a link that reads the bytes as another dtype: no window
-LONG = 16  # links: a longer chain is replayed as one window of the base
+RETYPED = -(1 << 62)  # counts for a link that reads the bytes as another dtype: no strided view
+LONG = 16  # links: a longer chain is replayed as one strided view of the base
 
 
 class OfFunction:
@@ -123,8 +123,8 @@ def shortened(view: Tensor, viewed: ViewInfo) -> Link:
     start = view.storage_offset() - base.storage_offset() if view._spec.numel else 0
     if start < 0:  # an `as_strided` reached before the base
         return chain
-    window = (tuple(view._spec.shape), view.stride(), start, base.stride())
-    viewed.chain = (None, given_ops.strided_view, window, 1)
+    strided = (tuple(view._spec.shape), view.stride(), start, base.stride())
+    viewed.chain = (None, given_ops.strided_view, strided, 1)
     return viewed.chain
 
 

@@ -62,48 +62,48 @@ class BudgetRecorder(WriteCheckingRecorder):
             return
         # As in the base class, for the outermost region, which has no policy and which nothing
         # crosses into: every op of a budget comes by here.
-        contents = self.contents
+        recorded = self.recorded
         found: list[Any] = []
         for x in inputs:
             if isinstance(x, Tensor):
                 storage = x._storage
-                content = contents.get(id(storage))
+                value = recorded.get(id(storage))
                 if (
-                    content is not None
-                    and content.version == storage.version
-                    and content.owner_region is not None
-                    and content._storage() is storage
+                    value is not None
+                    and value.version == storage.version
+                    and value.owner_region is not None
+                    and value._storage() is storage
                 ):
-                    found.append(StridedView(content, x))
+                    found.append(StridedView(value, x))
                 else:
-                    found.append(self._from_outside(x, content))
+                    found.append(self._from_outside(x, value))
             else:
                 found.append(x)
         call = OpCall(plan, tuple(found))
         for k, out in enumerate(outputs):
             self._add(call, k, out, plan, "")
 
-    def _from_outside(self, x: Tensor, content: Any) -> RegionInput:
+    def _from_outside(self, x: Tensor, value: Any) -> RegionInput:
         # Values that were read already, such as shared weights, are held once.
         array = x._array
         reference = self.outside.get(id(array))
         held = None if reference is None else reference()
         if held is None or held.array is not array or held.version != x._storage.version:
-            held = flows_in(x, content)
+            held = flows_in(x, value)
             self.outside[id(array)] = weakref.ref(held)
         return held
 
     def before_write(self, inputs: Any) -> Any:
         """Record the arguments of an in-place write before it happens."""
         storage = inputs[0]._storage
-        content = self.content_of(storage)
-        if _graph_may_want_it() or (content is not None and content.stash is not None):
+        value = self.value_of(storage)
+        if _graph_may_want_it() or (value is not None and value.stash is not None):
             noted = super().before_write(inputs)
         else:  # from here on it is a value from outside
             leave_copies(storage)
             noted = None
-        if content is not None and content.held is not None:
-            content.drop()  # who wants what is overwritten gets it by replay
+        if value is not None and value.held is not None:
+            value.drop()  # who wants what is overwritten gets it by replay
         return noted
 
     def before_step(self, parameters: Any) -> None:
@@ -116,20 +116,20 @@ class BudgetRecorder(WriteCheckingRecorder):
             leave_copies(p._storage)
 
     def _add(self, call: Any, index: int, out: Any, plan: Any, result: str) -> Any:
-        content: Any = super()._add(call, index, out, plan, result)
+        value: Any = super()._add(call, index, out, plan, result)
         storage = out._storage
-        content.ledger, content.nbytes = storage.ledger, storage.nbytes
+        value.ledger, value.nbytes = storage.ledger, storage.nbytes
         self.left -= 1
         if self.evictor.active:
-            self.evictor.made(content)
-        return content
+            self.evictor.made(value)
+        return value
 
     def _handle(
-        self, tensor: Tensor, content: Any, owner_region: Any, source: Any, index: int
+        self, tensor: Tensor, value: Any, owner_region: Any, source: Any, index: int
     ) -> Recomputed:
-        if owner_region is self.budget and content.stash is None:
-            return Kept(tensor, content, self.budget, source, index)
-        return Recomputed(tensor, content, owner_region, source, index)
+        if owner_region is self.budget and value.stash is None:
+            return Kept(tensor, value, self.budget, source, index)
+        return Recomputed(tensor, value, owner_region, source, index)
 
     def pass_ended(self) -> None:
         """Let go of what no graph wants any more."""
@@ -371,7 +371,7 @@ class memory_budget(WholeContext, _Mode):
             if state.recorder is recorder:  # else left out of turn, by a generator
                 state.recorder, state.saver, state.notes_results = before
             recorder.evictor.close()
-            recorder.contents.clear()
+            recorder.recorded.clear()
 
 
 __all__ = ["EvictionRule", "memory_budget", "other_ways"]

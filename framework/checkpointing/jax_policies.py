@@ -60,22 +60,22 @@ def checkpoint_name(x: Tensor, name: str) -> Tensor:
     region = None if recorder is None else recorder.region
     if region is None or region.policy is None:
         return x
-    content = recorder.content_of(x._storage)
-    if content is None or content.producer is None or isinstance(content.producer, StashCall):
+    value = recorder.value_of(x._storage)
+    if value is None or value.producer is None or isinstance(value.producer, StashCall):
         return x
-    plan = getattr(content.producer, "plan", None)
-    op = content.producer.name
+    plan = getattr(value.producer, "plan", None)
+    op = value.producer.name
     names = ("out",) if plan is None else (*plan.op.returns, *plan.op.aux)
-    result = names[content.index] if content.index < len(names) else "out"
-    value = NamedValue(plan, op, f"{op}.{result}", x._spec, region)
-    value.number -= 1
-    value.given = name
-    content.owner_region, content.stash = _decide(region, value)
-    content.saved = content.saved or content.owner_region is None  # for what is made from it
-    if content.consumers and (content.owner_region is None or content.stash is not None):
+    result = names[value.index] if value.index < len(names) else "out"
+    described = NamedValue(plan, op, f"{op}.{result}", x._spec, region)
+    described.number -= 1
+    described.given = name
+    value.owner_region, value.stash = _decide(region, described)
+    value.saved = value.saved or value.owner_region is None  # for what is made from it
+    if value.consumers and (value.owner_region is None or value.stash is not None):
         # Its own op saved it before it had the name.
-        stashed = UncopiedStorage(x._storage) if content.stash is None else content.stash(x)
-        content.producer, content.index = StashCall(stashed, content.producer), 0
+        stashed = UncopiedStorage(x._storage) if value.stash is None else value.stash(x)
+        value.producer, value.index = StashCall(stashed, value.producer), 0
     return x
 
 

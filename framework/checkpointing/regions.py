@@ -114,7 +114,7 @@ class checkpointing(WholeContext, _Mode):
             innermost = innermost.parent
         recorder.region = parent
         if outer is None:
-            recorder.contents.clear()
+            recorder.recorded.clear()
         state.recorder, state.saver = outer, saver
         state.notes_results = state.inference or outer is not None or state.dependence is not None
 

@@ -174,7 +174,7 @@ def written_since(storage: Any, version: int) -> GradientError:
 def array_of(storage: Any, device: Any, dtype: Any = uint8) -> Any:
     """View all of a storage as one flat array."""
     spec = Spec((storage.nbytes // dtype.itemsize,), dtype, device)
-    return backend(device).window(storage, spec, None)
+    return backend(device).strided_view(storage, spec, None)
 
 
 def new_storage(device: Any, count: int, dtype: Any = uint8, role: int = SAVED) -> tuple[Any, Any]:
@@ -187,11 +187,11 @@ class StashRegion(Region):
 
     __slots__ = ()
 
-    def stash(self, content: ValueVersion, tensor: Tensor) -> None:
+    def stash(self, value: ValueVersion, tensor: Tensor) -> None:
         """Stash a version of a value before it is needed; only the first call does it."""
-        if content.stash is None:
-            content.stash = self.policy
-        super().stash(content, tensor)
+        if value.stash is None:
+            value.stash = self.policy
+        super().stash(value, tensor)
 
 
 class WriteCheckingRecorder(RegionRecorder):
@@ -201,10 +201,10 @@ class WriteCheckingRecorder(RegionRecorder):
 
     def before_write(self, inputs: Any) -> Any:
         """Record the arguments of an in-place write before it happens."""
-        content = self.content_of(inputs[0]._storage)
-        noted = super().before_write(inputs)  # wants the content again: that may stash it
-        if content is not None and isinstance(content.producer, StashCall):
-            stashed = content.producer.stashed
+        value = self.value_of(inputs[0]._storage)
+        noted = super().before_write(inputs)  # wants the value again: that may stash it
+        if value is not None and isinstance(value.producer, StashCall):
+            stashed = value.producer.stashed
             if hasattr(stashed, "before_write"):
                 stashed.before_write()
         return noted
@@ -238,15 +238,15 @@ class StashRecorder(WriteCheckingRecorder):
         storage = tensor._storage
         if root._node is None or storage.ledger is None or storage.role not in (TEMPORARY, SAVED):
             return
-        if self.content_of(storage) is not None:
+        if self.value_of(storage) is not None:
             return
-        content = ValueVersion(None, 0, self.around)  # type: ignore[arg-type]  # stashed before asked
-        content.stash = self.around.policy
-        contents, key = self.contents, id(storage)
+        value = ValueVersion(None, 0, self.around)  # type: ignore[arg-type]  # stashed before asked
+        value.stash = self.around.policy
+        recorded, key = self.recorded, id(storage)
         reference = _Reference(storage, _gone)  # one row with the next: the callback reads them
-        reference.contents, reference.key = contents, key
-        content.lies_in(reference, storage.version)
-        contents[key] = content
+        reference.recorded, reference.key = recorded, key
+        value.lies_in(reference, storage.version)
+        recorded[key] = value
 
 
 __all__ = [

@@ -52,7 +52,7 @@ class Backend(Protocol):
         """
         ...
 
-    def window(self, storage: Any, spec: Spec, place: Any) -> Any:
+    def strided_view(self, storage: Any, spec: Spec, place: Any) -> Any:
         """Return an array on bytes of a storage.
 
         Args:

@@ -187,7 +187,7 @@ class CudaBackend:
             tuple(spec.shape), dtype=spec.np_dtype, memptr=self._pointer(owned, 0)
         )
 
-    def window(self, storage: Any, spec: Spec, place: Any) -> Any:
+    def strided_view(self, storage: Any, spec: Spec, place: Any) -> Any:
         """Return an array on bytes of a storage.
 
         Args:

@@ -169,7 +169,7 @@ class HostBackend:
             publish(ledger, "alloc", storage)
         return storage, _ndarray(spec.shape, spec.np_dtype, storage)
 
-    def window(self, storage: Any, spec: Spec, place: Any) -> Any:
+    def strided_view(self, storage: Any, spec: Spec, place: Any) -> Any:
         """Return an array on bytes of a storage.
 
         Args:

@@ -31,7 +31,7 @@ def bytes_of(storage: Any, where: Any) -> Any:
     """
     be, length = backend(where), length_of(storage)
     if not isinstance(storage.root, ExternalStorage):
-        return be.window(storage, Spec((length,), uint8, where), None)
+        return be.strided_view(storage, Spec((length,), uint8, where), None)
     owner = storage.root.owner
     flat = (length // owner.itemsize,)
     line: Any = strided(be.xp, owner, flat, (owner.itemsize,))  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ def window_on(storage: Any, spec: Spec, offset: int, strides: tuple[int, ...]) -
     """
     be = backend(spec.device)
     if not isinstance(storage.root, ExternalStorage):
-        return be.window(storage, spec, (offset, strides))
+        return be.strided_view(storage, spec, (offset, strides))
     last = sum([(n - 1) * s for n, s in zip(spec.shape, strides, strict=True)])
     end = offset + last + spec.dtype.itemsize if spec.numel else offset
     line = bytes_of(storage, spec.device)[offset:end].view(spec.np_dtype)

@@ -1,4 +1,4 @@
-"""``copy.deepcopy`` of memory: each storage once, and each tensor's copy as a window on its copy.
+"""``copy.deepcopy`` of memory: each storage once, and each tensor's copy as a view of its copy.
 
 What tensors share, their copies share: the storage is copied whole, as PyTorch does it, and each
 copy has the offset and the strides of its original. So a tied state dict stays tied, and an
@@ -57,7 +57,7 @@ def copied_array(array: Any, spec: Spec, storage: Any, memo: dict[Any, Any]) -> 
         be.copy(out, array)
         return alone, out
     copied = copied_storage(storage, spec.device, memo)
-    return copied, be.window(copied, spec, (start, array.strides))
+    return copied, be.strided_view(copied, spec, (start, array.strides))
 
 
 def role_of_copy(storage: Any) -> int:

@@ -169,7 +169,7 @@ class Gone:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
 
-    def _refuse(self) -> RuntimeError:
+    def _read_error(self) -> RuntimeError:
         return RuntimeError(
             f"a sharded parameter of shape {tuple(self._spec.shape)} was read outside of its "
             "module's forward, when the rows of other ranks are gone. Read it inside forward, or "
@@ -177,12 +177,12 @@ class Gone:
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise self._refuse()
+        raise self._read_error()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_spec" or name.startswith("__"):
             raise AttributeError(name)
-        raise self._refuse()
+        raise self._read_error()
 
 
 def _of_one_tensor() -> int:

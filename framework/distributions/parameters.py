@@ -197,9 +197,9 @@ def vec_to_tril_matrix(vec: Tensor, diag: int = 0) -> Tensor:
         ValueError: No matrix has that many places there.
     """
     count, n = vec.shape[-1], 1
-    while _places(n, diag) < count:
+    while _triangle_size(n, diag) < count:
         n += 1
-    if _places(n, diag) != count or not -n <= diag < n:
+    if _triangle_size(n, diag) != count or not -n <= diag < n:
         raise ValueError(
             f"vec_to_tril_matrix: the size of the last dimension is {count}, which cannot be "
             "expressed as the lower triangular part of a square D x D matrix up to diagonal "
@@ -210,7 +210,7 @@ def vec_to_tril_matrix(vec: Tensor, diag: int = 0) -> Tensor:
     return cast(Tensor, matrix)
 
 
-def _places(n: int, diag: int) -> int:
+def _triangle_size(n: int, diag: int) -> int:
     # On and below a diagonal of an n x n matrix.
     if diag < 0:
         return max(n + diag, 0) * (n + diag + 1) // 2

@@ -127,7 +127,7 @@ def _rebuild(
         storage, array = be.from_host(host, spec, ROLE_NUMBER[role])
     if repeated:
         steps = [0 if d in repeated else s for d, s in enumerate(array.strides)]
-        array = be.window(storage, whole, (0, steps))
+        array = be.strided_view(storage, whole, (0, steps))
     return instance(cls, wrap(array, whole, storage), requires_grad, attributes)
 
 

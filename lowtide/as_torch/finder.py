@@ -162,10 +162,10 @@ class Finder(MetaPathFinder):
             spec = ModuleSpec(fullname, HandsOver(module), is_package=True)
             spec.origin = getattr(module, "__file__", None)
             return spec
-        self._refuse(fullname)
+        self._explain_missing(fullname)
         return None
 
-    def _refuse(self, fullname: str) -> None:
+    def _explain_missing(self, fullname: str) -> None:
         # In words of ours if a statement imports it; find_spec() is told None, as everywhere.
         asking = []
         frame = sys._getframe(2)

@@ -128,7 +128,7 @@ def wait(future: Any) -> Any:
     return future.wait()
 
 
-def _refuse(name: str) -> NoReturn:
+def _raise_unsupported(name: str) -> NoReturn:
     raise NotImplementedError(
         f"jit.{name}: lowtide has no TorchScript, whose files hold programs. Save the state dict "
         "with lowtide.save, and make the module in Python."
@@ -136,21 +136,21 @@ def _refuse(name: str) -> NoReturn:
 
 
 def save(m: Any, f: Any, _extra_files: Any = None) -> None:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
     """
-    _refuse("save")
+    _raise_unsupported("save")
 
 
 def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
     """
-    _refuse("load")
+    _raise_unsupported("load")
 
 
 from lowtide.jit import annotations as annotations  # noqa: E402

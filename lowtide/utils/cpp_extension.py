@@ -14,7 +14,7 @@ IS_WINDOWS = os.name == "nt"
 IS_HIP_EXTENSION = False
 
 
-def _refuse(name: str) -> NoReturn:
+def _raise_unsupported(name: str) -> NoReturn:
     raise RuntimeError(
         f"torch.utils.cpp_extension.{name}: lowtide cannot compile extensions against PyTorch's "
         "C++ interface, for it has no tensors of C++. Use the library's path in Python; a kernel "
@@ -23,39 +23,39 @@ def _refuse(name: str) -> NoReturn:
 
 
 def load(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("load")
+    _raise_unsupported("load")
 
 
 def load_inline(name: str, cpp_sources: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("load_inline")
+    _raise_unsupported("load_inline")
 
 
 def CppExtension(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("CppExtension")
+    _raise_unsupported("CppExtension")
 
 
 def CUDAExtension(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         RuntimeError: Always.
     """
-    _refuse("CUDAExtension")
+    _raise_unsupported("CUDAExtension")
 
 
 class BuildExtension:
@@ -66,12 +66,12 @@ class BuildExtension:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _refuse("BuildExtension")
+        _raise_unsupported("BuildExtension")
 
     @classmethod
     def with_options(cls, **options: Any) -> Any:
-        """Refuse."""
-        _refuse("BuildExtension.with_options")
+        """Not supported."""
+        _raise_unsupported("BuildExtension.with_options")
 
 
 def include_paths(*args: Any, **kwargs: Any) -> list[str]:

@@ -169,7 +169,7 @@ def fully_shard(
     """
     modules = list(module) if isinstance(module, list | tuple) else [module]
     group = _group(mesh)
-    _refuse(shard_placement_fn, mp_policy, offload_policy)
+    _check_supported(shard_placement_fn, mp_policy, offload_policy)
     for one in modules:
         if not isinstance(one, Module):
             raise TypeError(f"fully_shard: expected a Module; got {type(one).__name__}.")
@@ -209,7 +209,7 @@ def _group(mesh: Any) -> ProcessGroup:
     return resolve(mesh, "fully_shard")
 
 
-def _refuse(placement: Any, precision: MixedPrecisionPolicy, offload: Any) -> None:
+def _check_supported(placement: Any, precision: MixedPrecisionPolicy, offload: Any) -> None:
     if placement is not None:
         raise NotImplementedError(
             "fully_shard: shard_placement_fn is not there; parameters are cut along dim 0."

@@ -243,7 +243,7 @@ class Graph:
         return copied
 
     def on_generate_code(self, make_transformer: Any) -> Any:
-        """Refuse.
+        """Not supported.
 
         Raises:
             NotImplementedError: Always.

@@ -16,7 +16,8 @@ from typing import Any
 from ...framework.device import device as as_device
 from ...framework.dtypes import bfloat16
 from ...framework.memory.sizes import as_bytes
-from . import paste
+from . import suggested_code
+from .advice_request import AdviceRequest
 from .batch_search import larger_batches, smaller_batch
 from .batches import Resized, batch_of
 from .budget_advice import planner_of, within_budget
@@ -24,7 +25,6 @@ from .changes import Change, Checkpointed, FusedOptimizer, Narrow, NoGrad
 from .estimate import Estimate, check_callable
 from .fork_sandbox import run_apart
 from .proposals import Advice, Proposal, listed
-from .question import Question
 from .targets import called, models_of, optimizers_of, parameters_of
 from .what_if import with_changes
 
@@ -108,7 +108,7 @@ def advise(
     name, allowed = device_and_limit(before, limit, device)
     batch = batch_of(step, args, kwargs, roots)
     tensors = list(batch[1].values())
-    question = Question(
+    request = AdviceRequest(
         run=run,
         roots=roots,
         optimizers=optimizers_of(step, args, kwargs),
@@ -119,34 +119,34 @@ def advise(
         before=before,
         reached=reached,
         plan=planner_of(step, args, kwargs),
-        call=paste.call(step, args, kwargs),
+        call=suggested_code.call(step, args, kwargs),
     )
-    return answer(question, larger)
+    return answer(request, larger)
 
 
-def answer(question: Question, larger: bool) -> Advice:
+def answer(request: AdviceRequest, larger: bool) -> Advice:
     """Try the changes on a step, and look for larger batches."""
     found: list[Proposal] = []
     more: list[Proposal] = []
-    fits = question.peak <= question.limit
+    fits = request.peak <= request.limit
     if larger or not fits:
         for tried in CHANGES:
             if tried is not smaller_batch or not fits:
-                found += tried(question)
-        found += _together(question, found)
-        found += within_budget(question, found)
+                found += tried(request)
+        found += _together(request, found)
+        found += within_budget(request, found)
         found.sort(key=lambda p: (not p.fits, len(p.lost), _rank(p.kind), p.peak_bytes))
     if larger:
-        more = larger_batches(question, found)
+        more = larger_batches(request, found)
     return Advice(
-        device=question.device,
-        limit_bytes=question.limit,
-        peak_bytes=question.peak,
-        first_bytes=question.before.by_device(question.device).first_bytes,
+        device=request.device,
+        limit_bytes=request.limit,
+        peak_bytes=request.peak,
+        first_bytes=request.before.by_device(request.device).first_bytes,
         proposals=found,
-        untried=question.untried,
+        untried=request.untried,
         larger=more,
-        batch=question.batch[0],
+        batch=request.batch[0],
     )
 
 
@@ -172,45 +172,45 @@ def device_and_limit(before: Estimate, limit: int | None, device: Any) -> tuple[
 # Parts of models
 
 
-def _parts(question: Question) -> list[tuple[str, list[Any]]]:
+def _parts(request: AdviceRequest) -> list[tuple[str, list[Any]]]:
     # (path, modules) of the top-level parts, those with most bytes; a list of modules, which
     # nobody calls, is its items.
     found = [
         (name, child, called(module))
-        for name, root in question.roots.items()
+        for name, root in request.roots.items()
         for child, module in root.named_children()
     ]
-    largest = _largest(question, found)
+    largest = _largest(request, found)
     if len(largest) > MOST_PARTS:
         left = ", ".join(path for path, _ in largest[MOST_PARTS:])
-        question.untried[left] = "these parts hold less than the others"
+        request.untried[left] = "these parts hold less than the others"
     return largest[:MOST_PARTS]
 
 
-def _rows(question: Question) -> list[tuple[str, list[Any]]]:
+def _rows(request: AdviceRequest) -> list[tuple[str, list[Any]]]:
     # The same of modules alike, one after the other, further inside: a stack of layers.
     found = []
-    for name, root in question.roots.items():
+    for name, root in request.roots.items():
         for path, module in root.named_modules():
             items = list(module.children())
             alike = len(items) > 1 and len({type(m) for m in items}) == 1
             apart = "." not in path and called(module) != [module]  # that is a part already
             if path and alike and not apart and hasattr(module, "__getitem__"):
                 found.append((name, path, [c for m in items for c in called(m)]))
-    return _largest(question, found)[:MOST_ROWS]
+    return _largest(request, found)[:MOST_ROWS]
 
 
 def _largest(
-    question: Question, parts: list[tuple[str, str, list[Any]]]
+    request: AdviceRequest, parts: list[tuple[str, str, list[Any]]]
 ) -> list[tuple[str, list[Any]]]:
     # Those with parameters that the step calls, by the bytes they hold at the peak.
-    table = question.before.at_peak("module", device=question.device).as_dict()
-    used = _used(question)
+    table = request.before.at_peak("module", device=request.device).as_dict()
+    used = _used(request)
     found: list[tuple[int, str, list[Any]]] = []
     for root, child, modules in parts:
         if root not in used:
             continue
-        path = child if len(question.roots) == 1 else f"{root}.{child}"
+        path = child if len(request.roots) == 1 else f"{root}.{child}"
         held = sum(n for m, n in table.items() if f"{m}.".startswith((f"{path}.", f"{child}.")))
         if any(True for m in modules for _ in m.parameters()):
             found.append((-held, path, modules))
@@ -218,82 +218,82 @@ def _largest(
     return [(path, modules) for _, path, modules in found]
 
 
-def _used(question: Question) -> set[str]:
+def _used(request: AdviceRequest) -> set[str]:
     # The models that the step trains or calls, not a copy for an average of the weights.
-    owners = question.before.recording.owners
+    owners = request.before.recording.owners
     met = [f".{o.module}." for o in owners if o.op != "before"]
-    names = [name for name, _ in parameters_of(question.roots)]
-    several, reached = len(question.roots) > 1, set(question.reached) & set(names)
+    names = [name for name, _ in parameters_of(request.roots)]
+    several, reached = len(request.roots) > 1, set(request.reached) & set(names)
     return {
         root
-        for root in question.roots
+        for root in request.roots
         if not several
         or any(name.startswith(f"{root}.") for name in reached)
         or any(f".{root}." in path for path in met)
     }
 
 
-def _recomputed(question: Question) -> Iterator[Proposal]:
-    if not question.reached:  # an evaluation keeps no activations
+def _recomputed(request: AdviceRequest) -> Iterator[Proposal]:
+    if not request.reached:  # an evaluation keeps no activations
         return
-    parts = _parts(question)
-    for path, modules in parts + _rows(question):
+    parts = _parts(request)
+    for path, modules in parts + _rows(request):
         each = f"each of {path}" if len(modules) > 1 else path
         changes: list[Change] = [Checkpointed("", m) for m in modules]
-        code = paste.checkpoint(question.roots, [modules])
-        found = question.attempt("checkpoint", f"checkpoint of {each}", changes, code=code)
+        code = suggested_code.checkpoint(request.roots, [modules])
+        found = request.attempt("checkpoint", f"checkpoint of {each}", changes, code=code)
         if found is not None and found.saved_bytes > 0:
             yield found
     if len(parts) > 1:
         changes = [Checkpointed("", m) for _, modules in parts for m in modules]
         words = f"checkpoint of {listed([path for path, _ in parts])}"
-        code = paste.checkpoint(question.roots, [modules for _, modules in parts])
-        found = question.attempt("checkpoint", words, changes, code=code)
+        code = suggested_code.checkpoint(request.roots, [modules for _, modules in parts])
+        found = request.attempt("checkpoint", words, changes, code=code)
         if found is not None:
             yield found
 
 
-def _without_gradients(question: Question) -> Iterator[Proposal]:
-    parts = _parts(question)
-    reached = set(question.reached)
-    trained = {id(p) for name, p in parameters_of(question.roots) if name in reached}
-    if not question.reached:  # an evaluation: nothing would be lost
-        parts = [*((name, [root]) for name, root in question.roots.items()), *parts]
+def _without_gradients(request: AdviceRequest) -> Iterator[Proposal]:
+    parts = _parts(request)
+    reached = set(request.reached)
+    trained = {id(p) for name, p in parameters_of(request.roots) if name in reached}
+    if not request.reached:  # an evaluation: nothing would be lost
+        parts = [*((name, [root]) for name, root in request.roots.items()), *parts]
     for path, modules in parts:
         if not any(p.requires_grad for m in modules for p in m.parameters()):
             continue
         if trained & {id(p) for m in modules for p in m.parameters()}:
             continue  # it is there to be trained
         words = f"no_grad in {path}"
-        code = paste.no_grad(question.roots, modules)
-        found = question.attempt("no_grad", words, [NoGrad("", m) for m in modules], code=code)
+        code = suggested_code.no_grad(request.roots, modules)
+        found = request.attempt("no_grad", words, [NoGrad("", m) for m in modules], code=code)
         if found is not None and not found.lost:
             yield found
 
 
-def _narrower(question: Question) -> Iterator[Proposal]:
-    used = _used(question)
-    wholes = [(name, [root]) for name, root in question.roots.items() if name in used]
-    for path, modules in wholes + _parts(question):
+def _narrower(request: AdviceRequest) -> Iterator[Proposal]:
+    used = _used(request)
+    wholes = [(name, [root]) for name, root in request.roots.items() if name in used]
+    for path, modules in wholes + _parts(request):
         floats = [p for m in modules for p in m.parameters() if p.is_floating_point()]
         if any(p.dtype.itemsize > bfloat16.itemsize for p in floats):
-            changes: list[Change] = [Narrow("", m, bfloat16, question.whole(m)) for m in modules]
-            code = paste.narrower(question.roots, modules)
-            found = question.attempt("dtype", f"bfloat16 in {path}", changes, code=code)
+            changes: list[Change] = [Narrow("", m, bfloat16, request.whole(m)) for m in modules]
+            code = suggested_code.narrower(request.roots, modules)
+            found = request.attempt("dtype", f"bfloat16 in {path}", changes, code=code)
             if found is not None:
                 yield found
 
 
-def _in_backward(question: Question) -> Iterator[Proposal]:
-    for name, optimizer in question.optimizers.items():
+def _in_backward(request: AdviceRequest) -> Iterator[Proposal]:
+    for name, optimizer in request.optimizers.items():
         words = f"{name} steps in backward"
         code = f"lowtide.optim.fuse_into_backward({name})"
-        found = question.attempt("optimizer", words, [FusedOptimizer(name, optimizer)], code=code)
+        found = request.attempt("optimizer", words, [FusedOptimizer(name, optimizer)], code=code)
         if found is not None:
             yield found
 
 
-def _together(question: Question, found: list[Proposal]) -> Iterator[Proposal]:
+def _together(request: AdviceRequest, found: list[Proposal]) -> Iterator[Proposal]:
     # The best of each kind that loses no gradient, two and more at a time.
     best: list[Proposal] = []
     for kind in ("checkpoint", "optimizer", "dtype"):
@@ -301,10 +301,10 @@ def _together(question: Question, found: list[Proposal]) -> Iterator[Proposal]:
         best += [min(useful, key=lambda p: p.peak_bytes)] if useful else []
     for count in range(2, len(best) + 1):
         for chosen in combinations(best, count):
-            changes = [c for p in chosen for c in question.made[p.change]]
+            changes = [c for p in chosen for c in request.made[p.change]]
             code = "\n".join(p.code for p in reversed(chosen))
             words = " + ".join(p.change for p in chosen)
-            together = question.attempt("several", words, changes, code=code)
+            together = request.attempt("several", words, changes, code=code)
             if together is not None and together.peak_bytes < min(p.peak_bytes for p in chosen):
                 yield together
 
@@ -313,7 +313,7 @@ def _rank(kind: str) -> int:
     return ORDER.index(kind) if kind in ORDER else len(ORDER)
 
 
-CHANGES: tuple[Callable[[Question], Iterator[Proposal]], ...] = (
+CHANGES: tuple[Callable[[AdviceRequest], Iterator[Proposal]], ...] = (
     _recomputed,
     _without_gradients,
     _narrower,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import paste
+from . import suggested_code
+from .advice_request import AdviceRequest
 from .changes import Budgeted, Change
 from .proposals import Proposal, listed
-from .question import Question
 
 MOST_SIZES = 8  # of batches that are tried
 FURTHER = 64  # times as many rows are tried at most, from one estimate to the next
@@ -16,52 +16,52 @@ ROOM = 32  # of a byte budget, the part that a larger batch leaves free
 MOST_LARGER = 2  # ways to a larger batch, of those that keep the dtype, and of others
 
 
-def smaller_batch(question: Question) -> Iterator[Proposal]:
+def smaller_batch(request: AdviceRequest) -> Iterator[Proposal]:
     """Propose the largest smaller batch that fits."""
-    size = question.batch[0]
+    size = request.batch[0]
     if size < 2:
-        question.untried["a smaller batch"] = (
+        request.untried["a smaller batch"] = (
             "no tensors with a common leading dimension among the step's arguments and variables"
         )
         return
-    found = fitting_batch(question, [], "batch", 0, 0, size, question.peak)
+    found = fitting_batch(request, [], "batch", 0, 0, size, request.peak)
     if found is not None:
         yield found
 
 
-def larger_batches(question: Question, found: list[Proposal]) -> list[Proposal]:
+def larger_batches(request: AdviceRequest, found: list[Proposal]) -> list[Proposal]:
     """Propose the largest batch, for the step as it is and with the changes that save most."""
-    size = question.batch[0]
+    size = request.batch[0]
     if size < 1:
-        question.untried.setdefault(
+        request.untried.setdefault(
             "a larger batch",
             "no tensors with a common leading dimension among the step's arguments and variables",
         )
         return []
     ways: list[tuple[str, list[Change], int, str]] = []
-    if question.peak <= question.limit:
-        ways.append(("", [], question.peak, ""))
-    budget = Budgeted(question.limit, question.device)
-    tight = Budgeted(question.limit - question.limit // ROOM, question.device)
-    code = paste.budget(question.limit, question.device)
-    ways.append((budget.words, [tight], question.peak, code))
+    if request.peak <= request.limit:
+        ways.append(("", [], request.peak, ""))
+    budget = Budgeted(request.limit, request.device)
+    tight = Budgeted(request.limit - request.limit // ROOM, request.device)
+    code = suggested_code.budget(request.limit, request.device)
+    ways.append((budget.words, [tight], request.peak, code))
     helpful = [p for p in found if p.fits and p.saved_bytes > 0 and not p.lost and p.batch is None]
     helpful = [p for p in helpful if p.kind != "budget"]
     helpful.sort(key=lambda p: p.peak_bytes)
     exact = [p for p in helpful if p.time is not None]  # of the same dtype as before
     narrow = [p for p in helpful if p.time is None]
     for p in [*exact[:MOST_LARGER], *narrow[:MOST_LARGER]]:
-        ways.append((p.change, question.made[p.change], p.peak_bytes, p.code))
+        ways.append((p.change, request.made[p.change], p.peak_bytes, p.code))
     more: list[Proposal] = []
     for words, changes, peak, code in ways:
-        best = fitting_batch(question, changes, "larger batch", size, peak, 0, 0, words, code)
+        best = fitting_batch(request, changes, "larger batch", size, peak, 0, 0, words, code)
         if best is not None and best.fits and best.batch is not None and best.batch > size:
             more.append(best)
     return sorted(more, key=lambda p: -(p.batch or 0))
 
 
 def fitting_batch(
-    question: Question,
+    request: AdviceRequest,
     changes: list[Change],
     kind: str,
     low: int,
@@ -74,7 +74,7 @@ def fitting_batch(
     """Find the largest batch that fits.
 
     Args:
-        question: Of which step.
+        request: Of which step.
         changes: What else is changed.
         kind: Of the proposal.
         low: A number of rows that fits; 0 if none is known.
@@ -87,7 +87,7 @@ def fitting_batch(
     Returns:
         The largest found; if none fits, the smallest tried; None if the step does not run so.
     """
-    size, named = question.batch
+    size, named = request.batch
     budgeted = any(isinstance(change, Budgeted) for change in changes)  # its peak says nothing
     best: Proposal | None = None
     first, each = 1, 0.0  # bytes of a further row, once two that fit are known
@@ -97,22 +97,22 @@ def fitting_batch(
         if budgeted:
             n = (low + high) // 2 if high else 2 * low
         elif low and not high:  # twice as many; then as a straight line through both says
-            line = low + int((question.limit - low_peak) / each) if each > 0 else 2 * low
+            line = low + int((request.limit - low_peak) / each) if each > 0 else 2 * low
             n = min(max(line, low + 1), FURTHER * low)
         else:
-            n = _next_size(question.limit, low, low_peak, high, high_peak, first, tries)
+            n = _next_size(request.limit, low, low_peak, high, high_peak, first, tries)
         said = f"batch of {n} instead of {size} ({listed(list(named))})"
         said = f"{words} + {said}" if words else said
-        parts = [code, paste.batch(named, size, n, question.drawn)]
+        parts = [code, suggested_code.batch(named, size, n, request.drawn)]
         if budgeted:  # around all that follows
             parts.reverse()
         lines = "\n".join(filter(None, parts))
-        found = question.attempt(kind, said, [*changes, question.resized(n)], n, lines)
+        found = request.attempt(kind, said, [*changes, request.resized(n)], n, lines)
         if found is None:
             if n > 1 or size == 2:
                 return best
             first = 2  # normalization over a batch wants two
-            del question.untried[said]
+            del request.untried[said]
         elif budgeted and found.flops > MOST_ADDED:
             high = n
         elif found.fits:

@@ -24,7 +24,7 @@ from ..profiler import MemoryProfiler
 from ..record.recording import Recording
 from . import fake_kernels
 from .fork_sandbox import run_apart
-from .steady import LaterSteps, end_workers, held, split
+from .steady_state import LaterSteps, end_workers, held, split
 
 
 @dataclass(frozen=True)

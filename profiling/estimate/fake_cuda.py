@@ -72,11 +72,11 @@ class FakeCudaBackend(host.HostBackend):
             "maxThreadsPerMultiProcessor": 2048,
         }
 
-    def window(self, storage: Any, spec: Any, place: Any) -> Any:
+    def strided_view(self, storage: Any, spec: Any, place: Any) -> Any:
         """Return an array on bytes of a storage, also of one allocated before the fork."""
         if isinstance(storage.root, cuda.CudaStorage):
             storage = _block_of(storage.root, self)
-        return super().window(storage, spec, place)
+        return super().strided_view(storage, spec, place)
 
 
 class FakeCudaStorage(np.ndarray):

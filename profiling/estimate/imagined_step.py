@@ -24,7 +24,7 @@ from ..report.plan_picture import Moment
 from . import fake_kernels
 from .in_backward import check_stepped, fuse
 from .kernel_timing import KernelCalls, Seconds, seconds_of
-from .steady import end_workers
+from .steady_state import end_workers
 from .step_program import ProgramWatch, StepProgram, watched_budget
 
 MOST_STEPS = 3  # until a step leaves what it found
@@ -145,7 +145,7 @@ def imagine_step(
     dropped: dict[Any, list[int]] = {}
     if watch == "dropped":
         listen(True)
-        evictor.on_drop = lambda content: _note(dropped, content)
+        evictor.on_drop = lambda value: _note(dropped, value)
     region = BudgetRegion("fit", evictor)
     context = _context(watch, limit, device, of, rule, region)
     calls = KernelCalls()
@@ -240,7 +240,7 @@ def _note_tide(
     # From now on, append the live bytes at each event, and each eviction.
     known = kernel_seconds.of_machine()
     calls.known = known if known.times else None
-    evictor.on_drop = lambda content: falls.append((calls.clock, content.nbytes))
+    evictor.on_drop = lambda value: falls.append((calls.clock, value.nbytes))
     ledger.observers = (
         lambda *event: tide.append(
             Moment(calls.clock, ledger.live, local.state.phase == "recompute")
@@ -254,12 +254,12 @@ def _evictor(watch: str, rule: EvictionRule, stashes: tuple[Any, ...]) -> Evicto
     return _Needs(rule) if watch == "need" else Evictor(rule, stashes)
 
 
-def _note(dropped: dict[Any, list[int]], content: Any) -> None:
-    call = content.producer
+def _note(dropped: dict[Any, list[int]], value: Any) -> None:
+    call = value.producer
     module, line = ("", "") if call is None or call.site is None else call.site
     key = module, getattr(line, "line", "") or "an unknown line", getattr(call, "name", "a value")
     figures = dropped.setdefault(key, [0, 0])
-    figures[0] += content.nbytes
+    figures[0] += value.nbytes
     figures[1] += 1
 
 
@@ -303,13 +303,13 @@ class _Needs(Evictor):
 
     def _look(self, ledger: Any, nbytes: int) -> None:
         free = 0
-        for reference in self._places:
-            content = None if reference is None else reference()
+        for reference in self._by_place:
+            value = None if reference is None else reference()
             self.looks += 1
-            if content is None or content.held is None or content.ledger is not ledger:
+            if value is None or value.held is None or value.ledger is not ledger:
                 continue
-            if content.nbytes >= self.rule.smallest and can_go(content):
-                free += content.nbytes
+            if value.nbytes >= self.rule.smallest and can_go(value):
+                free += value.nbytes
         need = ledger.live + nbytes - free
         if need > self.need:
             self.need = need

@@ -30,6 +30,7 @@ from ...framework.tensor import Tensor
 from ..leaks.detect import detect_retained
 from ..profiler import MemoryProfiler
 from . import fake_kernels
+from .advice_request import AdviceRequest, ProgramRaised
 from .advise import answer, device_and_limit
 from .batches import Resized, tensors_in
 from .changes import Change
@@ -37,7 +38,6 @@ from .estimate import Estimate, figures_of, imagined, split_steps
 from .fake_values import is_ours
 from .fork_sandbox import Branch, run_apart
 from .proposals import Advice, Run
-from .question import ProgramRaised, Question
 from .targets import models_among, optimizers_among, parameters_of
 
 STEPS = 3  # of the optimizer that steps first, after which a copy has seen enough
@@ -176,7 +176,7 @@ class _Program:
         named = {n: t for n, t in self._batch(frames, args, size) if size}
         before, reached = self._estimate([])
         name, allowed = device_and_limit(before, self.limit, self.device)
-        question = Question(
+        request = AdviceRequest(
             run=self._estimate,
             roots=self.roots,
             optimizers=optimizers_among(_variables(frames)),
@@ -188,7 +188,7 @@ class _Program:
             reached=reached,
             drawn=True,
         )
-        found = answer(question, self.larger)
+        found = answer(request, self.larger)
         self.asked.give(replace(found, run=self._run_of(name)))  # the program need not go on
 
     def _estimate(self, changes: list[Change]) -> tuple[Estimate, list[str]]:

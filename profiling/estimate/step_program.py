@@ -106,30 +106,30 @@ class ProgramWatch(Evictor):
         self._saved = 0  # bytes, when it began
         self._every = 1  # the nodes that are looked at: not all, where there are many
 
-    def add(self, content: EvictableVersion) -> None:
+    def add(self, value: EvictableVersion) -> None:
         """Note a value that was just made."""
-        program, call = self.program, content.producer
+        program, call = self.program, value.producer
         number = self._calls.get(call)
         if number is None:
             number = self._calls[call] = len(program.calls)
-            reads = {self._numbers[p] for p in parents(content) if p in self._numbers}
+            reads = {self._numbers[p] for p in parents(value) if p in self._numbers}
             program.calls.append(
-                Call(self.costs.cost_of(content), _flops(call), tuple(sorted(reads)), [])
+                Call(self.costs.cost_of(value), _flops(call), tuple(sorted(reads)), [])
             )
-        self._numbers[content] = len(program.values)
+        self._numbers[value] = len(program.values)
         program.calls[number].values.append(len(program.values))
-        program.values.append(Value(number, content.nbytes))
+        program.values.append(Value(number, value.nbytes))
 
-    def note_saving(self, content: EvictableVersion, number: int) -> None:
+    def note_saving(self, value: EvictableVersion, number: int) -> None:
         """Note that a node saves a value: the so manieth saving of the step."""
-        place = self._numbers.get(content)
+        place = self._numbers.get(value)
         if place is not None:
             self.program.saved.setdefault(place, number)
 
-    def note_reading(self, content: EvictableVersion, node: Any) -> None:
+    def note_reading(self, value: EvictableVersion, node: Any) -> None:
         """Note that a node reads a value."""
         at = self._number_of(node)
-        place = self._numbers.get(content)
+        place = self._numbers.get(value)
         if place is not None:
             readers = self.program.readers.setdefault(place, [])
             if not readers or readers[-1] != at:
@@ -177,12 +177,12 @@ class ProgramWatch(Evictor):
 
     def _look(self, ledger: Any, nbytes: int, at: int) -> None:
         there, droppable, free = set(), set(), 0
-        for content, number in list(self._numbers.items()):
-            if content.available() is None:
+        for value, number in list(self._numbers.items()):
+            if value.available() is None:
                 continue
-            if content.held is not None and content.ledger is ledger and can_go(content):
+            if value.held is not None and value.ledger is ledger and can_go(value):
                 droppable.add(number)
-                free += content.nbytes
+                free += value.nbytes
             else:
                 there.add(number)
         found = Instant(at, ledger.live + nbytes - free, frozenset(there), frozenset(droppable))
@@ -203,7 +203,7 @@ class _NotedKept(Kept):
     __slots__ = ()
 
     def unpack(self, node: Any, label: str) -> Any:
-        self.owner_region.evictor.note_reading(self.content, node)
+        self.owner_region.evictor.note_reading(self.value, node)
         return super().unpack(node, label)
 
 
@@ -213,17 +213,17 @@ class _ProgramRecorder(BudgetRecorder):
     __slots__ = ()
 
     def _add(self, call: Any, index: int, out: Any, plan: Any, result: str) -> Any:
-        content = super()._add(call, index, out, plan, result)
-        if content.producer is not None:
-            self.evictor.add(content)  # type: ignore[attr-defined]
-        return content
+        value = super()._add(call, index, out, plan, result)
+        if value.producer is not None:
+            self.evictor.add(value)  # type: ignore[attr-defined]
+        return value
 
-    def _handle(self, tensor: Any, content: Any, owner_region: Any, source: Any, index: int) -> Any:
-        if owner_region is not self.budget or content.stash is not None:
-            return super()._handle(tensor, content, owner_region, source, index)
-        handle = _NotedKept(tensor, content, self.budget, source, index)
+    def _handle(self, tensor: Any, value: Any, owner_region: Any, source: Any, index: int) -> Any:
+        if owner_region is not self.budget or value.stash is not None:
+            return super()._handle(tensor, value, owner_region, source, index)
+        handle = _NotedKept(tensor, value, self.budget, source, index)
         number = handle.when - self.budget.began
-        self.evictor.note_saving(content, number)  # type: ignore[attr-defined]
+        self.evictor.note_saving(value, number)  # type: ignore[attr-defined]
         return handle
 
 

@@ -32,14 +32,14 @@ class StormyEvictor(Evictor):
             if not self.active:
                 self._begin()
             self.let_go()
-            for reference in list(self._places):
-                content = None if reference is None else reference()
-                if content is None or content.held is None:
+            for reference in list(self._by_place):
+                value = None if reference is None else reference()
+                if value is None or value.held is None:
                     continue
-                if self.random.random() < self.share and can_go(content):
+                if self.random.random() < self.share and can_go(value):
                     if self.stashing.stashes and self.random.random() < 0.5:
-                        self._stash(content, math.inf)
-                    content.drop()
+                        self._stash(value, math.inf)
+                    value.drop()
                     self.evictions += 1
         finally:
             self.busy = False

@@ -107,7 +107,7 @@ def test_many_steps_leave_nothing_behind(net, x):
             gc.disable()
             versions = [o for o in gc.get_objects() if type(o).__name__ == "EvictableVersion"]
             readers = [len(v.standing.readers) for v in versions if v.standing is not None]
-            sizes.append((len(versions), len(evictor._places), max(readers, default=0) > 64))
+            sizes.append((len(versions), len(evictor._by_place), max(readers, default=0) > 64))
         del shared, versions
     assert budget.evictions > 500
     assert sizes[1] == sizes[-1]

@@ -28,27 +28,27 @@ class Counting(Evictor):
     def _choose(self, ledger, smallest=0):
         scores = self.scores(ledger)
         region, worth = self.region(), {}
-        for place, reference in enumerate(self._places):
-            content = None if reference is None else reference()
-            if content is None or content.held is None:
+        for place, reference in enumerate(self._by_place):
+            value = None if reference is None else reference()
+            if value is None or value.held is None:
                 assert scores[place] == np.inf
                 continue
-            gone, stack = set(), [content]
+            gone, stack = set(), [value]
             while stack:
                 for parent in parents(stack.pop()):
                     if parent.held is None and parent not in gone:
                         gone.add(parent)
                         stack.append(parent)
-            cost = content.standing.cost + sum(c.standing.cost for c in gone)
+            cost = value.standing.cost + sum(c.standing.cost for c in gone)
             if local.state.running is None:
-                distance = region.clock - content.latest
+                distance = region.clock - value.latest
             else:
-                read = content.latest if content.latest <= region.now else content.first
+                read = value.latest if value.latest <= region.now else value.first
                 distance = region.now - read
-            worth[place] = cost / content.nbytes / max(distance, 1)
+            worth[place] = cost / value.nbytes / max(distance, 1)
             self.checked += 1
-        for place, value in worth.items():
-            assert scores[place] == pytest.approx(value, rel=1e-12)
+        for place, score in worth.items():
+            assert scores[place] == pytest.approx(score, rel=1e-12)
         return super()._choose(ledger, smallest)
 
 
@@ -84,7 +84,7 @@ def test_what_nobody_wants_stays_while_something_gone_is_made_from_it(no_collect
         a = x * w
         b = a + 1
         c, d = b * b, a * v
-        of_a, of_b = d.grad_fn.handles[1].content, c.grad_fn.handles[0].content
+        of_a, of_b = d.grad_fn.handles[1].value, c.grad_fn.handles[0].value
         evictor.make_room(LEDGER, 0)  # from now on it looks
         of_b.drop()
         del a, b
@@ -104,7 +104,7 @@ def test_what_nobody_wants_goes_if_nothing_is_made_from_it(no_collector):
     with budget_of(evictor, "1GiB"):
         a = w * 2
         d = a * v
-        of_a = d.grad_fn.handles[1].content
+        of_a = d.grad_fn.handles[1].value
         evictor.make_room(LEDGER, 0)
         del a
         (found,) = lt.autograd.grad(d.sum(), v)
@@ -134,7 +134,7 @@ def test_the_cheapest_for_its_bytes_goes_first(no_collector):
         product = x @ x
         y = product.exp()  # keeps its result: a few operations for each element
         z = product.sin()  # keeps the product: 256 times as many
-        of_y, of_product = y.grad_fn.handles[0].content, z.grad_fn.handles[0].content
+        of_y, of_product = y.grad_fn.handles[0].value, z.grad_fn.handles[0].value
         evictor.make_room(LEDGER, 0)
         del product, y
         assert evictor._choose(LEDGER) is of_y
@@ -147,8 +147,8 @@ def test_what_is_read_last_goes_first(no_collector):
     evictor = Evictor(EvictionRule(smallest=0))
     with budget_of(evictor, "1GiB"):
         values = [(x * k).sin() for k in range(4)]
-        contents = [v.grad_fn.handles[0].content for v in values]
+        versions = [v.grad_fn.handles[0].value for v in values]
         evictor.make_room(LEDGER, 0)
-        for content in contents:
-            assert evictor._choose(LEDGER) is content
-            content.drop()
+        for value in versions:
+            assert evictor._choose(LEDGER) is value
+            value.drop()

@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+from tests.profiling.estimate.test_steady_state import world as drawn_step
 
 import lowtide as lt
 from lowtide import nn, optim
@@ -13,7 +14,6 @@ from lowtide.framework.devices import backend
 from tests.budget.kinds import KINDS
 from tests.budget.test_programs import Trees, outcome
 from tests.checkpointing.twice import bits, live
-from tests.profiling.estimate.test_steady import world as drawn_step
 
 LEDGER = backend(lt.device("cpu")).ledger
 

@@ -66,7 +66,7 @@ def dropped_in(step, rule, limit, steps=1, apart=False):
     def once():
         region = next(iter(budget._regions.values()))
         numbers, began = [], region.clock
-        region.evictor.on_drop = lambda content: numbers.append(content.first - began)
+        region.evictor.on_drop = lambda value: numbers.append(value.first - began)
         step()
         found.append(sorted({n for n in numbers if n > 0}))
 

@@ -285,7 +285,7 @@ def test_nothing_that_a_stashed_value_was_made_from_is_kept_for_its_sake(tmp_pat
             a = x * w
             b = a + 1
             c, d = b * b, a * v
-            of_a, of_b = d.grad_fn.handles[1].content, c.grad_fn.handles[0].content
+            of_a, of_b = d.grad_fn.handles[1].value, c.grad_fn.handles[0].value
             evictor.make_room(LEDGER, 0)  # from now on it looks
             del a, b
             if stashes:
@@ -311,14 +311,14 @@ def test_what_was_stashed_once_is_not_written_again(tmp_path, monkeypatch):
     evictor = Evictor(EvictionRule(smallest=0), (disk,))
     with budget_of(evictor, "1GiB"):
         y = x.exp().square()
-        content = y.grad_fn.handles[0].content
+        value = y.grad_fn.handles[0].value
         evictor.make_room(LEDGER, 0)
         for _ in range(3):
-            evictor._stash(content, math.inf)
-            evictor._drop(content)
-            assert content.held is None
+            evictor._stash(value, math.inf)
+            evictor._drop(value)
+            assert value.held is None
             y.sum().backward(retain_graph=True)
-            assert content.held is not None
+            assert value.held is not None
         assert evictor.evictions == 3
     assert len(wrote) == 1
 

@@ -19,7 +19,7 @@ def there_and_back(tensor: lt.Tensor, packing: Any) -> tuple[lt.Tensor, int]:
     stashed = packing(tensor)
     storage = stashed.restore()
     out = lt.framework.tensor.wrap(
-        lt.framework.devices.backend(tensor.device).window(storage, tensor._spec, None),
+        lt.framework.devices.backend(tensor.device).strided_view(storage, tensor._spec, None),
         tensor._spec,
         storage,
     )

@@ -126,7 +126,7 @@ def test_arrays_lie_where_the_backend_says_and_keep_their_storage(dtype):
     assert array.flags.c_contiguous
     assert be.address(array) == storage.address
     assert be.ledger.live == spec.nbytes
-    part = be.window(storage, Spec((2, 2), dtype, lt.device("cuda:0")), (n, (4 * n, n)))
+    part = be.strided_view(storage, Spec((2, 2), dtype, lt.device("cuda:0")), (n, (4 * n, n)))
     assert (be.address(part) - storage.address, part.strides) == (n, (4 * n, n))
     assert not part.flags.c_contiguous
     view = array.T[1:].reshape(-1, 3)

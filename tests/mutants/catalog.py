@@ -211,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "a call keeps its demand for an outer region's value", REPLAY,
-        "        crossed[content] -= 1\n", "", ("tests/checkpointing",),
+        "        crossed[value] -= 1\n", "", ("tests/checkpointing",),
     ),
     # Pages
     Mutant(
@@ -230,8 +230,8 @@ MUTANTS = (
     # Budgets of bytes
     Mutant(
         "nothing is dropped to make room", EVICTOR,
-        "            content = self._choose(ledger, smallest)\n",
-        "            content = None\n", BUDGET,
+        "            value = self._choose(ledger, smallest)\n",
+        "            value = None\n", BUDGET,
     ),
     Mutant(
         "what others drop is dropped too", EVICTOR,
@@ -265,11 +265,11 @@ MUTANTS = (
     ),
     Mutant(
         "what a stashed value was made from is kept", "framework/autograd/remat/stashing.py",
-        "        _forget_reader(content)\n", "", STASHES,
+        "        _forget_reader(value)\n", "", STASHES,
     ),
     Mutant(
         "what is stashed is written each time", EVICTOR,
-        "        if content.producer.__class__ is StashCall:\n            return\n", "", STASHES,
+        "        if value.producer.__class__ is StashCall:\n            return\n", "", STASHES,
     ),
     Mutant(
         "lossy packing passes for a stash", "framework/checkpointing/budget.py",
@@ -277,7 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drop is not recorded", EVICTOR,
-        "            publish_eviction(content.ledger, content.held.storage)\n",
+        "            publish_eviction(value.ledger, value.held.storage)\n",
         "            pass\n", RECORDED,
     ),
     Mutant(

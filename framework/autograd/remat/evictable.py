@@ -60,14 +60,14 @@ class EvictableVersion(ValueVersion):
             self.standing.evictor.went(self)
 
 
-def parents(content: ValueVersion) -> list[EvictableVersion]:
+def parents(value: ValueVersion) -> list[EvictableVersion]:
     """Return the versions that the producer of a version reads."""
-    producer = content.producer
+    producer = value.producer
     if producer is None:
         return []
-    found = [a.content for a in producer.arguments if a.__class__ is StridedView]
+    found = [a.value for a in producer.arguments if a.__class__ is StridedView]
     if producer.__class__ is WriteCall:
-        found.append(producer.target.content)
+        found.append(producer.target.value)
     return [c for c in found if c.__class__ is EvictableVersion]
 
 
@@ -106,7 +106,7 @@ class Kept(Recomputed):
 
     Args:
         tensor: The value.
-        content: What its storage holds.
+        value: What its storage holds.
         region: The budget's.
         source: ``OWN`` for an output of the node that saves it; else None.
         index: Which output, with ``OWN``.
@@ -115,39 +115,39 @@ class Kept(Recomputed):
     __slots__ = ("when",)
 
     def __init__(
-        self, tensor: Tensor, content: Any, region: BudgetRegion, source: Any, index: int
+        self, tensor: Tensor, value: Any, region: BudgetRegion, source: Any, index: int
     ) -> None:
-        held = content.held or Pin(tensor._storage)  # first: if it fails, nobody is counted yet
+        held = value.held or Pin(tensor._storage)  # first: if it fails, nobody is counted yet
         # As in the base class, without its calls: each value that a budget saves comes by here.
         self.spec = tensor._spec
         if source is None and tensor._requires_grad:
             source, index = tensor._node, tensor._index
         self.source = source
         self.index = index
-        self.window = StridedView(content, tensor)
-        self.content = content
+        self.view = StridedView(value, tensor)
+        self.value = value
         self.owner_region = region
         demanded = region.demanded  # one row from here
-        demanded[content] = demanded[content] + 1 if content in demanded else 1
-        content.consumers += 1
-        self.generation = content.generation
+        demanded[value] = demanded[value] + 1 if value in demanded else 1
+        value.consumers += 1
+        self.generation = value.generation
         when = region.clock + 1
-        region.clock = self.when = content.latest = when
-        if not content.first:
-            content.first = when
-        content.held = held
-        content.kept = True
+        region.clock = self.when = value.latest = when
+        if not value.first:
+            value.first = when
+        value.held = held
+        value.kept = True
         if region.evictor.active:
-            region.evictor.saved(content)
+            region.evictor.saved(value)
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """Return the value, connected to the graph."""
-        content = self.content
+        value = self.value
         region: Any = self.owner_region
         region.now = self.when
-        storage = content.available()
+        storage = value.available()
         if storage is None:
-            storage = region.replay(content)
+            storage = region.replay(value)
         return self._connected(storage, node)
 
 

@@ -73,7 +73,7 @@ class Evictor:
         self.released: list[Any] | None = None
         self.evictions = self.evicted_bytes = self.replays = 0
         self.replay_seconds = 0.0
-        self._places: list[Any] = []  # versions that are held, weakly; None: free
+        self._by_place: list[Any] = []  # versions that are held, weakly; None: free
         self._free: list[int] = []
         self._stale: list[int] = []  # places whose worth may have changed
         self._worth = np.full(64, np.inf)  # by place: cost of making it again for each byte
@@ -131,81 +131,81 @@ class Evictor:
     def _make_room(self, ledger: Any, nbytes: int) -> bool:
         stashing = self.stashing
         while ledger.live + nbytes > ledger.limit:
-            content = self._choose(ledger)
-            if content is None:
+            value = self._choose(ledger)
+            if value is None:
                 return False
-            self._evict(content)
+            self._evict(value)
         if stashing.short:  # now there is room, and the next one leaves some
-            content = self._choose(ledger)
-            if content is not None:
-                self._evict(content)
+            value = self._choose(ledger)
+            if value is not None:
+                self._evict(value)
             stashing.short = False
         return True
 
-    def _evict(self, content: Any) -> None:
+    def _evict(self, value: Any) -> None:
         # By the way that costs least.
         if self.stashing.stashes:
-            above = self.costs.above(content) * self.rule.chain
-            self._stash(content, content.standing.cost + above)
-        self._drop(content)
+            above = self.costs.above(value) * self.rule.chain
+            self._stash(value, value.standing.cost + above)
+        self._drop(value)
 
     def _drop_until(self, ledger: Any, enough: Callable[[], bool], smallest: int = 0) -> bool:
         while not enough():
-            content = self._choose(ledger, smallest)
-            if content is None:
+            value = self._choose(ledger, smallest)
+            if value is None:
                 return False
-            self._drop(content)
+            self._drop(value)
         return True
 
-    def _stash(self, content: Any, otherwise: float) -> None:
+    def _stash(self, value: Any, otherwise: float) -> None:
         # Keep it in another form, if that costs less than to make it again.
-        if content.producer.__class__ is StashCall:
+        if value.producer.__class__ is StashCall:
             return
-        made_from = parents(content)
-        fetch = self.stashing.keep(content, otherwise)
+        made_from = parents(value)
+        fetch = self.stashing.keep(value, otherwise)
         if fetch is not None:
-            content.standing.cost = fetch
-            content.standing.above = 0.0
+            value.standing.cost = fetch
+            value.standing.above = 0.0
             if self.released is not None:
                 self.released += [p for p in made_from if p.held is not None and not p.consumers]
 
-    def _drop(self, content: Any) -> None:
-        if content.ledger is not None and content.ledger.observers:
-            publish_eviction(content.ledger, content.held.storage)
-        content.drop()
+    def _drop(self, value: Any) -> None:
+        if value.ledger is not None and value.ledger.observers:
+            publish_eviction(value.ledger, value.held.storage)
+        value.drop()
         self.evictions += 1
-        self.evicted_bytes += content.nbytes
+        self.evicted_bytes += value.nbytes
         if self.on_drop is not None:
-            self.on_drop(content)
+            self.on_drop(value)
 
     def _drop_neighbors(self, ledger: Any, nbytes: int) -> bool:
         scores = self.scores(ledger)
-        # (offset, bytes, value of keeping it, version or None)
+        # (offset, bytes, what keeping it is worth, value or None)
         spans: list[tuple[int, int, float, Any]] = [
             (offset, size, 0.0, None) for offset, size in ledger.pool.free_extents()
         ]
-        for place, reference in enumerate(self._places):
-            content = None if reference is None else reference()
-            if content is None or content.held is None or scores[place] == np.inf:
+        for place, reference in enumerate(self._by_place):
+            value = None if reference is None else reference()
+            if value is None or value.held is None or scores[place] == np.inf:
                 continue
-            block = -(-content.nbytes // ALIGNMENT) * ALIGNMENT
-            if block and can_go(content):
-                value = float(scores[place]) * content.nbytes
-                spans.append((content.held.storage.offset, block, value, content))
+            block = -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+            if block and can_go(value):
+                worth = float(scores[place]) * value.nbytes
+                spans.append((value.held.storage.offset, block, worth, value))
         run = _cheapest_run(sorted(spans, key=lambda span: span[0]), nbytes)
-        for _, _, _, content in run:
-            if content is not None and content.held is not None:
-                self._drop(content)
+        for _, _, _, value in run:
+            if value is not None and value.held is not None:
+                self._drop(value)
         return bool(run)
 
     def close(self) -> None:
         """End the budget: what is held stays so while a handle wants it."""
         released, self.released = self.released, None
         recorder, self.recorder = self.recorder, None
-        contents = [] if recorder is None else list(recorder.contents.values())
-        for content in [*(released or ()), *contents]:
-            if content.__class__ is EvictableVersion and not content.consumers:
-                content.held = None
+        recorded = [] if recorder is None else list(recorder.recorded.values())
+        for value in [*(released or ()), *recorded]:
+            if value.__class__ is EvictableVersion and not value.consumers:
+                value.held = None
 
     def open(self, recorder: Any) -> None:
         """Begin the budget, or go on with it."""
@@ -217,63 +217,63 @@ class Evictor:
 
     # What happens to versions
 
-    def made(self, content: EvictableVersion) -> None:
+    def made(self, value: EvictableVersion) -> None:
         """Note a new version, once something was dropped."""
         with self._lock:
-            self._stand(content)
+            self._stand(value)
 
-    def saved(self, content: EvictableVersion) -> None:
+    def saved(self, value: EvictableVersion) -> None:
         """Note that a version was saved, and is held, once something was dropped."""
         with self._lock:
-            self._stand(content)
-            place = content.standing.place  # type: ignore[union-attr]
+            self._stand(value)
+            place = value.standing.place  # type: ignore[union-attr]
             if place >= 0:
-                self._latest[place] = content.latest
+                self._latest[place] = value.latest
             else:
-                self.came_back(content)
+                self.came_back(value)
 
-    def came_back(self, content: EvictableVersion) -> None:
+    def came_back(self, value: EvictableVersion) -> None:
         """Note that a version is held: it may be chosen."""
-        standing, ledger = content.standing, content.ledger
-        if standing is None or content.held is None or ledger is None:
+        standing, ledger = value.standing, value.ledger
+        if standing is None or value.held is None or ledger is None:
             return
         with self._lock:
             if standing.place < 0:
                 standing.place = self._new_place()
-                self._places[standing.place] = weakref.ref(content)
+                self._by_place[standing.place] = weakref.ref(value)
             place = standing.place
-            self._first[place], self._latest[place] = content.first, content.latest
+            self._first[place], self._latest[place] = value.first, value.latest
             if self.rule.keep:
-                number = content.first - self.region().began
+                number = value.first - self.region().began
                 self._factor[place] = LAST if number in self.rule.keep else 1.0
             if ledger not in self._ledgers:
                 self._ledgers.append(ledger)
             self._ledger[place] = self._ledgers.index(ledger)
             self._stale.append(place)
-            self._stale += self.costs.changed(content)
+            self._stale += self.costs.changed(value)
             if self.released is not None:  # what was held for its sake may go
                 self.released += [
-                    p for p in parents(content) if p.held is not None and not p.consumers
+                    p for p in parents(value) if p.held is not None and not p.consumers
                 ]
 
-    def went(self, content: EvictableVersion) -> None:
+    def went(self, value: EvictableVersion) -> None:
         """Note that a version is not held any more."""
-        standing = content.standing
+        standing = value.standing
         if standing is not None:
             with self._lock:
                 if standing.place >= 0:
                     self._leave(standing.place)
-                self._stale += self.costs.changed(content)
+                self._stale += self.costs.changed(value)
 
     def let_go(self) -> None:
         """Release what no handle wants, and nothing that is gone and wanted is made from."""
         released = self.released
         while released:
-            content = released.pop()
-            if content.held is None or content.consumers or needed(content):
+            value = released.pop()
+            if value.held is None or value.consumers or needed(value):
                 continue
-            content.drop()
-            released += [p for p in parents(content) if p.held is not None and not p.consumers]
+            value.drop()
+            released += [p for p in parents(value) if p.held is not None and not p.consumers]
 
     def pass_ended(self) -> None:
         """Note that a backward pass has ended, and the step with it, if it has saved all."""
@@ -297,17 +297,17 @@ class Evictor:
         for region in list(self.regions):
             stack += list(region.demanded)
         while stack:
-            content = stack.pop()
-            if content not in wanted:
-                wanted.add(content)
-                stack += parents(content)
-                if content.standing is not None and len(content.standing.readers) > READERS:
-                    content.standing.forget_dead()
-        for content in [] if self.recorder is None else list(self.recorder.contents.values()):
-            if content not in wanted and not content.consumers:
-                content.producer = content.owner_region = None
-                content.held = None  # an interrupt may have kept it from being released
-                standing = content.standing
+            value = stack.pop()
+            if value not in wanted:
+                wanted.add(value)
+                stack += parents(value)
+                if value.standing is not None and len(value.standing.readers) > READERS:
+                    value.standing.forget_dead()
+        for value in [] if self.recorder is None else list(self.recorder.recorded.values()):
+            if value not in wanted and not value.consumers:
+                value.producer = value.owner_region = None
+                value.held = None  # an interrupt may have kept it from being released
+                standing = value.standing
                 if standing is not None:
                     if standing.place >= 0:
                         self._leave(standing.place)
@@ -321,13 +321,13 @@ class Evictor:
         self.released = []
         found: list[Any] = [c for region in list(self.regions) for c in list(region.demanded)]
         if self.recorder is not None:
-            found += list(self.recorder.contents.values())
-        for content in found:
-            if content.__class__ is EvictableVersion:
-                self._stand(content)
+            found += list(self.recorder.recorded.values())
+        for value in found:
+            if value.__class__ is EvictableVersion:
+                self._stand(value)
 
-    def _stand(self, content: EvictableVersion) -> None:
-        for made in self.costs.add(content, self):
+    def _stand(self, value: EvictableVersion) -> None:
+        for made in self.costs.add(value, self):
             self.came_back(made)
 
     def _choose(self, ledger: Any, smallest: int = 0) -> Any:
@@ -338,30 +338,30 @@ class Evictor:
             if scores[place] == np.inf:
                 break
             scores[place] = np.inf
-            reference = self._places[place]
-            content = None if reference is None else reference()
-            if content is None or content.held is None:
+            reference = self._by_place[place]
+            value = None if reference is None else reference()
+            if value is None or value.held is None:
                 self._leave(place)
-            elif content.held.storage.nbytes >= smallest and can_go(content):
-                return content
+            elif value.held.storage.nbytes >= smallest and can_go(value):
+                return value
         return None
 
     def scores(self, ledger: Any) -> Any:
         """Return the value of keeping each version of a device, by place."""
         while self._stale:
             place = self._stale.pop()
-            reference = self._places[place]
-            content = None if reference is None else reference()
-            if content is None or content.held is None:
+            reference = self._by_place[place]
+            value = None if reference is None else reference()
+            if value is None or value.held is None:
                 self._leave(place)
                 continue
-            standing = content.standing
-            above = self.costs.above(content) * self.rule.chain if self.rule.chain else 0.0
+            standing = value.standing
+            above = self.costs.above(value) * self.rule.chain if self.rule.chain else 0.0
             cost = standing.cost + above
-            if self.stashing.stashes and content.producer.__class__ is not StashCall:
-                cost = min(cost, self.stashing.cost(content))
-            self._worth[place] = cost / max(content.nbytes, 1)
-        n = len(self._places)
+            if self.stashing.stashes and value.producer.__class__ is not StashCall:
+                cost = min(cost, self.stashing.cost(value))
+            self._worth[place] = cost / max(value.nbytes, 1)
+        n = len(self._by_place)
         latest, region = self._latest[:n], self.region()
         if region is None:
             distance = np.ones(n)
@@ -380,8 +380,8 @@ class Evictor:
     def _new_place(self) -> int:
         if self._free:
             return self._free.pop()
-        place = len(self._places)
-        self._places.append(None)
+        place = len(self._by_place)
+        self._by_place.append(None)
         if place == len(self._worth):
             self._worth = np.concatenate([self._worth, np.full(place, np.inf)])
             self._first = np.concatenate([self._first, np.zeros(place)])
@@ -392,24 +392,24 @@ class Evictor:
 
     def _leave(self, place: int) -> None:
         # Take a version off those that may be chosen.
-        reference = self._places[place]
+        reference = self._by_place[place]
         if reference is not None:
-            content = reference()
-            if content is not None and content.standing is not None:
-                content.standing.place = -1
-            self._places[place] = None
+            value = reference()
+            if value is not None and value.standing is not None:
+                value.standing.place = -1
+            self._by_place[place] = None
             self._worth[place] = np.inf
             self._free.append(place)
 
     # Replaying
 
-    def replayed(self, content: Any, storage: Any, nanoseconds: int) -> None:
+    def replayed(self, value: Any, storage: Any, nanoseconds: int) -> None:
         """Note that a value was made again, with all that was gone and it is made from."""
         self.replay_seconds += nanoseconds / 1e9
-        if content.producer.__class__ is StashCall:
-            self.stashing.fetched(content)
-        if content.ledger is not None and content.ledger.observers:
-            publish_replay(content.ledger, storage, nanoseconds)
+        if value.producer.__class__ is StashCall:
+            self.stashing.fetched(value)
+        if value.ledger is not None and value.ledger.observers:
+            publish_replay(value.ledger, storage, nanoseconds)
 
     def wanted(self, region: Any, asked: Any) -> set[Any]:
         """Return what a replay for ``asked`` keeps: it, and what it passes that is wanted soon."""
@@ -429,8 +429,8 @@ class Evictor:
         producer = asked.producer
         also = [c for c in path if c in demanded]
         also += [c for c in list(demanded) if c.producer is producer and c is not asked]
-        for content in path:  # and what is made from it in one step
-            standing = content.standing
+        for value in path:  # and what is made from it in one step
+            standing = value.standing
             for reference in () if standing is None else standing.readers:
                 reader = reference()
                 if (
@@ -443,16 +443,16 @@ class Evictor:
                     seen.add(reader)
                     also.append(reader)
         room: dict[Any, int] = {}
-        for content in sorted(also, key=lambda c: -getattr(c, "latest", 0)):
-            if content.available() is not None or content.__class__ is not EvictableVersion:
+        for value in sorted(also, key=lambda c: -getattr(c, "latest", 0)):
+            if value.available() is not None or value.__class__ is not EvictableVersion:
                 continue
-            ledger = content.ledger
+            ledger = value.ledger
             left = room.get(ledger)
             if left is None:
                 left = sys.maxsize if ledger is None else ledger.limit - ledger.live
-            if content.nbytes <= left:
-                left -= content.nbytes
-                found.add(content)
+            if value.nbytes <= left:
+                left -= value.nbytes
+                found.add(value)
             room[ledger] = left
         return found
 
@@ -475,9 +475,9 @@ def _cheapest_run(spans: list[Any], nbytes: int) -> list[Any]:
     return [] if best is None else spans[best[1] : best[2] + 1]
 
 
-def can_go(content: Any) -> bool:
+def can_go(value: Any) -> bool:
     """True if nothing but a version holds its storage, so that dropping it frees the bytes."""
-    return _count(content) <= _ALONE
+    return _count(value) <= _ALONE
 
 
 class _Sample:
@@ -486,8 +486,8 @@ class _Sample:
     storage: Any
 
 
-def _count(content: Any) -> int:
-    pin = content.held
+def _count(value: Any) -> int:
+    pin = value.held
     storage = pin.storage
     del pin
     return sys.getrefcount(storage)

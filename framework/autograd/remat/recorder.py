@@ -87,15 +87,15 @@ class Value:
 
 
 class _Reference(weakref.ref):  # type: ignore[type-arg]
-    # To a storage: takes its content off the recorder when it dies.
-    __slots__ = ("contents", "key")
-    contents: dict[int, ValueVersion]
+    # To a storage: takes its value off the recorder when it dies.
+    __slots__ = ("key", "recorded")
+    recorded: dict[int, ValueVersion]
     key: int
 
 
 @finalizer
 def _gone(reference: Any) -> None:
-    reference.contents.pop(reference.key, None)
+    reference.recorded.pop(reference.key, None)
 
 
 class _Holder(weakref.ref):  # type: ignore[type-arg]
@@ -113,9 +113,9 @@ class _Holder(weakref.ref):  # type: ignore[type-arg]
 _flowed: dict[int, set[_Holder]] = {}
 
 
-def flows_in(tensor: Tensor, content: ValueVersion | None) -> RegionInput:
+def flows_in(tensor: Tensor, value: ValueVersion | None) -> RegionInput:
     """Hold a value that a recorded call reads and no region makes again."""
-    held = RegionInput(tensor, content)
+    held = RegionInput(tensor, value)
     key = id(held.storage)
     holder = _Holder(held, _left)  # one row with the next: the callback reads it
     holder.key = key
@@ -150,31 +150,31 @@ def leave_copies(storage: Any) -> None:
 class RegionRecorder:
     """Records the kernels of a thread's open regions, and saves their tensors for backward."""
 
-    __slots__ = ("contents", "region")
+    __slots__ = ("recorded", "region")
     version_class: type[ValueVersion] = ValueVersion
     records_backward = False  # one with ``create_graph``
 
     def __init__(self) -> None:
-        self.contents: dict[int, ValueVersion] = {}  # by the id of the storage
+        self.recorded: dict[int, ValueVersion] = {}  # by the id of the storage
         self.region: Region | None = None
 
-    def content_of(self, storage: Any) -> ValueVersion | None:
+    def value_of(self, storage: Any) -> ValueVersion | None:
         """Return the recorded version of a storage's present values."""
-        content = self.contents.get(id(storage))
-        return content if content is not None and content.available() is storage else None
+        value = self.recorded.get(id(storage))
+        return value if value is not None and value.available() is storage else None
 
     def makes_again(self, tensor: Tensor) -> bool:
         """True if a handle recomputes the present values even after a later write."""
         if local.state.saver is not self:
             return False
-        content = self.content_of(tensor._storage)
-        return content is not None and content.owner_region is not None
+        value = self.value_of(tensor._storage)
+        return value is not None and value.owner_region is not None
 
     def aliased_in_place(self, tensor: Tensor) -> None:
         """Record that a tensor became another view of its storage in place."""
-        content = self.content_of(tensor._storage)
-        if content is not None:
-            content.version += 1
+        value = self.value_of(tensor._storage)
+        if value is not None:
+            value.version += 1
         for held in _held(tensor._storage):
             held.version += 1
 
@@ -188,25 +188,25 @@ class RegionRecorder:
             if not isinstance(x, Tensor):
                 found.append(x)
                 continue
-            content = self.content_of(x._storage)
-            if content is None or content.owner_region is None:  # kept, as if from outside
-                found.append(flows_in(x, content))
+            value = self.value_of(x._storage)
+            if value is None or value.owner_region is None:  # kept, as if from outside
+                found.append(flows_in(x, value))
                 continue
-            found.append(StridedView(content, x))
-            if content.owner_region is not region:
-                around = common(content.owner_region, region)
+            found.append(StridedView(value, x))
+            if value.owner_region is not region:
+                around = common(value.owner_region, region)
                 if around is not region:
                     crossings = crossings or []
-                    crossings.append(CrossRegionUse(content, around, x))
+                    crossings.append(CrossRegionUse(value, around, x))
         return tuple(found), crossings
 
     def note(self, plan: Any, inputs: Any, outputs: Any, saves: Any = ()) -> None:
         """Record a kernel that ran, and what its node is about to save: (of outputs, position)."""
         for of_outputs, i in saves:
             if not of_outputs and isinstance(inputs[i], Tensor):
-                content = self.content_of(inputs[i]._storage)
-                if content is not None:
-                    content.saved = True
+                value = self.value_of(inputs[i]._storage)
+                if value is not None:
+                    value.saved = True
         arguments, crossings = self.arguments(inputs)
         call = OpCall(plan, arguments)
         call.crossings = crossings
@@ -218,8 +218,8 @@ class RegionRecorder:
         """Record an in-place write into ``target``; ``noted`` came from :meth:`before_write`."""
         if noted is None:
             return
-        arguments, crossings, window = noted
-        call = WriteCall(plan, arguments, window)
+        arguments, crossings, written = noted
+        call = WriteCall(plan, arguments, written)
         call.crossings = crossings
         self._add(call, 0, target, plan, "out")
 
@@ -237,8 +237,8 @@ class RegionRecorder:
             is kept. What this region and others have read of it before, they keep a copy of.
         """
         storage = inputs[0]._storage
-        content = self.content_of(storage)
-        if content is None or content.owner_region is None:
+        value = self.value_of(storage)
+        if value is None or value.owner_region is None:
             leave_copies(storage)
             return None
         arguments, crossings = self.arguments(inputs)
@@ -261,51 +261,51 @@ class RegionRecorder:
 
     def became_writable(self, storage: Any) -> None:
         """Stop recomputing a storage that others can write to; keep its values instead."""
-        self.contents.pop(id(storage), None)
+        self.recorded.pop(id(storage), None)
 
     def _add(self, call: Any, index: int, out: Tensor, plan: Any, result: str) -> ValueVersion:
         region = self.region
         assert region is not None
         storage = out._storage
-        content = self.version_class(call, index, region)
+        value = self.version_class(call, index, region)
         if region.policy is not None:
             name = call.name
-            value = Value(plan, name, f"{name}.{result}", out._spec, region)
-            content.owner_region, content.stash = _decide(region, value)
+            described = Value(plan, name, f"{name}.{result}", out._spec, region)
+            value.owner_region, value.stash = _decide(region, described)
             if getattr(region.policy, "reconsiders", False):
-                content.saved = True  # what it keeps by name is for what is made from it
+                value.saved = True  # what it keeps by name is for what is made from it
             else:
-                if content.stash is None and _reads_unsaved(call):
-                    content.owner_region = None
-                if content.owner_region is None:
-                    content.producer = None  # it would keep what the value was computed from
+                if value.stash is None and _reads_unsaved(call):
+                    value.owner_region = None
+                if value.owner_region is None:
+                    value.producer = None  # it would keep what the value was computed from
         region.values += 1
         if listening():
             call.site = place(sys._getframe(2))
-        contents, key = self.contents, id(storage)
+        recorded, key = self.recorded, id(storage)
         reference = _Reference(storage, _gone)  # one row with the next: the callback reads them
-        reference.contents, reference.key = contents, key
-        content.lies_in(reference, storage.version)
-        contents[key] = content
-        return content
+        reference.recorded, reference.key = recorded, key
+        value.lies_in(reference, storage.version)
+        recorded[key] = value
+        return value
 
     def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
         """Return the handle of a value saved for backward."""
-        content = self.content_of(tensor._storage)
+        value = self.value_of(tensor._storage)
         leaf = source is None and tensor._requires_grad and tensor._node is None
-        if content is None or content.owner_region is None or leaf:
-            if content is not None:
-                content.saved = True
+        if value is None or value.owner_region is None or leaf:
+            if value is not None:
+                value.saved = True
             return Held(tensor, source, index)
         assert self.region is not None
-        owner_region = common(content.owner_region, self.region)
-        return self._handle(tensor, content, owner_region, source, index)
+        owner_region = common(value.owner_region, self.region)
+        return self._handle(tensor, value, owner_region, source, index)
 
     def _handle(
-        self, tensor: Tensor, content: Any, owner_region: Region, source: Any, index: int
+        self, tensor: Tensor, value: Any, owner_region: Region, source: Any, index: int
     ) -> Handle:
         # Of a value that a replay of the region brings back.
-        return Recomputed(tensor, content, owner_region, source, index)
+        return Recomputed(tensor, value, owner_region, source, index)
 
 
 def _reads_unsaved(call: Any) -> bool:
@@ -314,7 +314,7 @@ def _reads_unsaved(call: Any) -> bool:
     # more than the step without a region: what is made from it is kept where a node saves it, and
     # lets go of it as ever. So a region holds nothing that the plain step would not.
     return any(
-        a.__class__ is RegionInput and a.content is not None and not a.content.saved
+        a.__class__ is RegionInput and a.value is not None and not a.value.saved
         for a in call.arguments
     )
 

@@ -81,15 +81,15 @@ class Region:
         if self.evictor is not None:
             self.evictor.regions.add(self)
 
-    def stash(self, content: ValueVersion, tensor: Tensor) -> None:
+    def stash(self, value: ValueVersion, tensor: Tensor) -> None:
         """Stash a version of a value before it is needed in or below this region, if it is to be.
 
         May fail, or be interrupted: nobody is counted yet. Who then counts itself does so in one
         row, and in one row takes itself off again (:class:`Recomputed`, :class:`CrossRegionUse`).
         """
-        if content.stash is not None and content.producer.__class__ is not StashCall:
-            call = StashCall(content.stash(tensor), content.producer)
-            content.producer, content.index = call, 0
+        if value.stash is not None and value.producer.__class__ is not StashCall:
+            call = StashCall(value.stash(tensor), value.producer)
+            value.producer, value.index = call, 0
 
     def replay(self, asked: ValueVersion) -> Any:
         """Recompute a value, and with it all that backward still needs of this region.
@@ -125,10 +125,10 @@ class Region:
             )
         return found
 
-    def above(self, content: ValueVersion) -> Region | None:
+    def above(self, value: ValueVersion) -> Region | None:
         """Return the enclosing region that needs a value, or None."""
         region = self.parent
-        while region is not None and content not in region.demanded:
+        while region is not None and value not in region.demanded:
             region = region.parent
         return region
 
@@ -157,7 +157,7 @@ def common(a: Region, b: Region) -> Region:
 
 
 def _read_by(running: Any) -> set[int]:
-    # The contents that a backward pass asks for, and none of nodes that it leaves out: their ids.
+    # The versions that a backward pass asks for, and none of nodes that it leaves out: their ids.
     # A reference would keep what flowed into their regions. An id that was given out again costs a
     # kernel, no more.
     found: set[int] | None = running.reads
@@ -167,24 +167,24 @@ def _read_by(running: Any) -> set[int]:
             if running.wanted is not None and True not in running.wanted[node]:
                 continue
             handles = node.handles if node.__class__ is OpNode else getattr(node, "_handles", None)
-            found.update(id(h.content) for h in handles or () if h.__class__ is Recomputed)
+            found.update(id(h.value) for h in handles or () if h.__class__ is Recomputed)
     return found
 
 
 class CrossRegionUse:
     """The use of an outer region's value by a call in an inner region."""
 
-    __slots__ = ("content", "generation", "region")
+    __slots__ = ("generation", "region", "value")
 
-    def __init__(self, content: ValueVersion, region: Region, tensor: Tensor) -> None:
-        region.stash(content, tensor)
-        self.content = content
+    def __init__(self, value: ValueVersion, region: Region, tensor: Tensor) -> None:
+        region.stash(value, tensor)
+        self.value = value
         self.region = region
         demanded, crossed = region.demanded, region.crossed  # one row from here
-        demanded[content] = demanded[content] + 1 if content in demanded else 1
-        crossed[content] = crossed[content] + 1 if content in crossed else 1
-        content.consumers += 1
-        self.generation = content.generation
+        demanded[value] = demanded[value] + 1 if value in demanded else 1
+        crossed[value] = crossed[value] + 1 if value in crossed else 1
+        value.consumers += 1
+        self.generation = value.generation
 
     @finalizer
     def __del__(self) -> None:
@@ -192,26 +192,26 @@ class CrossRegionUse:
             made = self.generation
         except AttributeError:  # stashing failed: nothing was counted
             return
-        content, region = self.content, self.region
+        value, region = self.value, self.region
         demanded, crossed = region.demanded, region.crossed  # one row from here
-        crossed[content] -= 1
-        if not crossed[content]:
-            del crossed[content]
-        demanded[content] -= 1
-        if not demanded[content]:
-            del demanded[content]
-        content.consumers -= 1
-        if content.kept:
-            if not content.consumers and content.held is not None:
+        crossed[value] -= 1
+        if not crossed[value]:
+            del crossed[value]
+        demanded[value] -= 1
+        if not demanded[value]:
+            del demanded[value]
+        value.consumers -= 1
+        if value.kept:
+            if not value.consumers and value.held is not None:
                 released = region.evictor.released
                 if released is None:  # nothing is gone that could be made from it
-                    content.held = None
+                    value.held = None
                 else:
-                    released.append(content)
-        elif made != content.generation:  # and it has not read what was made again
-            content.pending_reads -= 1
-            if content.pending_reads <= 0:
-                content.held = None
+                    released.append(value)
+        elif made != value.generation:  # and it has not read what was made again
+            value.pending_reads -= 1
+            if value.pending_reads <= 0:
+                value.held = None
 
 
 class Recomputed:
@@ -219,39 +219,39 @@ class Recomputed:
 
     Args:
         tensor: The value.
-        content: What its storage holds.
+        value: What its storage holds.
         owner_region: The region whose replay brings it back.
         source: ``OWN`` for an output of the node that saves it; else None.
         index: Which output, with ``OWN``.
     """
 
     __slots__ = (
-        "content",
         "generation",
         "index",
         "owner_region",
         "place",
         "source",
         "spec",
-        "window",
+        "value",
+        "view",
     )
 
     def __init__(
-        self, tensor: Tensor, content: ValueVersion, owner_region: Region, source: Any, index: int
+        self, tensor: Tensor, value: ValueVersion, owner_region: Region, source: Any, index: int
     ) -> None:
         self.spec = tensor._spec
         if source is None and tensor._requires_grad:
             source, index = tensor._node, tensor._index
         self.source = source
         self.index = index
-        self.window = StridedView(content, tensor)
-        owner_region.stash(content, tensor)
-        self.content = content
+        self.view = StridedView(value, tensor)
+        owner_region.stash(value, tensor)
+        self.value = value
         self.owner_region = owner_region
         demanded = owner_region.demanded  # one row from here
-        demanded[content] = demanded[content] + 1 if content in demanded else 1
-        content.consumers += 1
-        self.generation = content.generation
+        demanded[value] = demanded[value] + 1 if value in demanded else 1
+        value.consumers += 1
+        self.generation = value.generation
 
     @finalizer
     def __del__(self) -> None:
@@ -259,22 +259,22 @@ class Recomputed:
             made = self.generation
         except AttributeError:  # stashing failed: nothing was counted
             return
-        content, demanded = self.content, self.owner_region.demanded  # one row from here
-        demanded[content] -= 1
-        if not demanded[content]:
-            del demanded[content]
-        content.consumers -= 1
-        if content.kept:
-            if not content.consumers and content.held is not None:
+        value, demanded = self.value, self.owner_region.demanded  # one row from here
+        demanded[value] -= 1
+        if not demanded[value]:
+            del demanded[value]
+        value.consumers -= 1
+        if value.kept:
+            if not value.consumers and value.held is not None:
                 released = self.owner_region.evictor.released
                 if released is None:  # nothing is gone that could be made from it
-                    content.held = None
+                    value.held = None
                 else:
-                    released.append(content)
-        elif made != content.generation:  # and it has not read what was made again
-            content.pending_reads -= 1
-            if content.pending_reads <= 0:
-                content.held = None
+                    released.append(value)
+        elif made != value.generation:  # and it has not read what was made again
+            value.pending_reads -= 1
+            if value.pending_reads <= 0:
+                value.held = None
 
     @property
     def nbytes(self) -> int:
@@ -284,30 +284,30 @@ class Recomputed:
     @property
     def held_bytes(self) -> int:
         """Bytes kept alive: of the recomputed value until it is read, or of its stash."""
-        if self.content.held is not None:
-            return int(self.content.held.storage.nbytes)
-        producer = self.content.producer
+        if self.value.held is not None:
+            return int(self.value.held.storage.nbytes)
+        producer = self.value.producer
         return producer.stashed.nbytes if isinstance(producer, StashCall) else 0
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """Return the value, connected to the graph."""
-        content = self.content
-        storage = content.available()
+        value = self.value
+        storage = value.available()
         if storage is None:
-            storage = self.owner_region.replay(content)
-        elif content.producer.__class__ is StashCall and hasattr(
-            content.producer.stashed, "look_ahead"
+            storage = self.owner_region.replay(value)
+        elif value.producer.__class__ is StashCall and hasattr(
+            value.producer.stashed, "look_ahead"
         ):
-            content.producer.stashed.look_ahead()
-        if self.generation != content.generation:  # read, in one row
-            self.generation = content.generation
-            content.pending_reads -= 1
-            if content.pending_reads <= 0 and not content.kept:
-                content.held = None
+            value.producer.stashed.look_ahead()
+        if self.generation != value.generation:  # read, in one row
+            self.generation = value.generation
+            value.pending_reads -= 1
+            if value.pending_reads <= 0 and not value.kept:
+                value.held = None
         return self._connected(storage, node)
 
     def _connected(self, storage: Any, node: Any) -> Tensor:
-        value = wrap(self.window.on(storage), self.spec, storage)
+        value = wrap(self.view.on(storage), self.spec, storage)
         source = self.source
         if source is not None and self.spec.dtype.category >= FLOAT:
             value._node = node if source is OWN else source
@@ -334,33 +334,33 @@ class _Replay:
         """Select the kernels to run.
 
         Returns:
-            None; or a region around this one, and the content that it must make first: then put its
+            None; or a region around this one, and the value that it must make first: then put its
             storage into ``found``, and call again.
         """
         found, uses, makes = self.found, self.uses, self.makes
         planned, stack = self._planned, self._stack
         while stack:
-            content = stack.pop()
-            if content in planned or content in found:
+            value = stack.pop()
+            if value in planned or value in found:
                 continue
-            storage = content.available()
+            storage = value.available()
             if storage is None:
-                around = self.region.above(content)
+                around = self.region.above(value)
                 if around is not None:
-                    stack.append(content)
-                    return around, content
+                    stack.append(value)
+                    return around, value
             if storage is not None:
-                found[content] = storage
+                found[value] = storage
                 continue
-            planned.add(content)
-            producer = content.producer
-            makes.setdefault(producer, []).append(content)
+            planned.add(value)
+            producer = value.producer
+            makes.setdefault(producer, []).append(value)
             if len(makes[producer]) > 1:
                 continue
-            self.reads[producer] = windows = _windows(producer)
-            for argument in windows:
-                uses[argument.content] = uses.get(argument.content, 0) + 1
-                stack.append(argument.content)
+            self.reads[producer] = views = _views_read(producer)
+            for argument in views:
+                uses[argument.value] = uses.get(argument.value, 0) + 1
+                stack.append(argument.value)
         return None
 
     def run(self) -> dict[ValueVersion, Any]:
@@ -390,38 +390,38 @@ class _Replay:
         results = producer.run(arrays, old)
         del arrays, old
         for argument in self.reads[producer]:
-            content = argument.content
-            uses[content] -= 1
-            if not uses[content] and content is not self.asked:
-                found.pop(content, None)  # what is wanted later is held by its version
+            value = argument.value
+            uses[value] -= 1
+            if not uses[value] and value is not self.asked:
+                found.pop(value, None)  # what is wanted later is held by its version
         running = local.state.running
-        for content in self.makes[producer]:
-            storage = results[content.index]
-            kept = content in wanted
+        for value in self.makes[producer]:
+            storage = results[value.index]
+            kept = value in wanted
             if kept and running is not None:
-                running.replayed.append(weakref.ref(content))  # first: the pass lets it go again
-                content.hold(storage)
+                running.replayed.append(weakref.ref(value))  # first: the pass lets it go again
+                value.hold(storage)
             else:
-                content.lies_in(weakref.ref(storage), storage.version)
-            if content is self.asked or uses.get(content) or (kept and running is None):
-                found[content] = storage
+                value.lies_in(weakref.ref(storage), storage.version)
+            if value is self.asked or uses.get(value) or (kept and running is None):
+                found[value] = storage
 
     def _array(self, producer: Any, argument: Any, old: Any) -> Any:
         if isinstance(argument, StridedView):
-            if old is not None and argument.content is producer.target.content:
+            if old is not None and argument.value is producer.target.value:
                 return argument.on(old)  # what is written is also read where it is written
-            return argument.on(self.found[argument.content])
+            return argument.on(self.found[argument.value])
         if not isinstance(argument, Held):
             return argument
         storage, version = argument.storage, argument.version
         if storage.version != version and not storage.restore(version):
-            _refuse(self.region, producer, argument)
+            _raise_written(self.region, producer, argument)
         return argument.array
 
     def _old(self, producer: WriteCall) -> Any:
-        # The storage that a write may write into: that of the content before, if nobody else reads
+        # The storage that a write may write into: that of the value before, if nobody else reads
         # it any more and it was made by this run; else a copy.
-        before = producer.target.content
+        before = producer.target.value
         storage = self.found[before]
         if (
             self.uses[before] == _reads(producer, before)
@@ -434,23 +434,23 @@ class _Replay:
         be = backend(where)
         copy, array = be.empty(whole, TEMPORARY)
         if be.xp is not None:
-            run_kernel(be.copy, array, be.window(storage, whole, None))
+            run_kernel(be.copy, array, be.strided_view(storage, whole, None))
         return copy
 
 
-def _windows(producer: Any) -> list[StridedView]:
-    # The contents a producer reads, as often as it does.
+def _views_read(producer: Any) -> list[StridedView]:
+    # The versions a producer reads, as often as it does.
     found = [a for a in producer.arguments if isinstance(a, StridedView)]
     if isinstance(producer, WriteCall):
         found.append(producer.target)
     return found
 
 
-def _reads(producer: Any, content: ValueVersion) -> int:
-    return sum(w.content is content for w in _windows(producer))
+def _reads(producer: Any, value: ValueVersion) -> int:
+    return sum(w.value is value for w in _views_read(producer))
 
 
-def _refuse(region: Region, producer: Any, held: Held) -> None:
+def _raise_written(region: Region, producer: Any, held: Held) -> None:
     place = (
         f", called at {producer.site[1]}" if producer.site is not None and producer.site[1] else ""
     )

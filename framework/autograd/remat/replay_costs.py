@@ -89,27 +89,27 @@ class ReplayCosts:
         self.rule = rule
         self._costs: dict[Any, float] = {}  # by plan
 
-    def add(self, content: EvictableVersion, evictor: Evictor) -> list[EvictableVersion]:
+    def add(self, value: EvictableVersion, evictor: Evictor) -> list[EvictableVersion]:
         """Make the standing of a version and of all that it is made from; return the new ones."""
-        made, stack = [], [content]
+        made, stack = [], [value]
         while stack:
-            content = stack.pop()
-            if content.standing is None:
-                content.standing = Standing(evictor, self.cost_of(content))
-                stack += parents(content)
-                made.append(content)
-        for content in made:
-            me = weakref.ref(content)
-            for parent in parents(content):
+            value = stack.pop()
+            if value.standing is None:
+                value.standing = Standing(evictor, self.cost_of(value))
+                stack += parents(value)
+                made.append(value)
+        for value in made:
+            me = weakref.ref(value)
+            for parent in parents(value):
                 parent.standing.readers.append(me)  # type: ignore[union-attr]
         return made
 
-    def above(self, content: EvictableVersion) -> float:
+    def above(self, value: EvictableVersion) -> float:
         """Return the cost of all that is gone and that a version is made from."""
-        standing = content.standing
+        standing = value.standing
         assert standing is not None
         if standing.above is None:
-            total, seen, stack = 0.0, {content}, [content]
+            total, seen, stack = 0.0, {value}, [value]
             while stack:
                 for parent in parents(stack.pop()):
                     if parent not in seen and parent.held is None:
@@ -122,14 +122,14 @@ class ReplayCosts:
             standing.above = total
         return standing.above
 
-    def changed(self, content: EvictableVersion) -> list[int]:
+    def changed(self, value: EvictableVersion) -> list[int]:
         """Note that a version is gone, or back: what is computed from it costs more, or less.
 
         Returns:
             The places of the versions of which that is so.
         """
         stale: list[int] = []
-        stack = [content]
+        stack = [value]
         while stack:
             standing = stack.pop().standing
             for reference in () if standing is None else standing.readers:
@@ -147,11 +147,11 @@ class ReplayCosts:
                     stack.append(reader)
         return stale
 
-    def cost_of(self, content: EvictableVersion) -> float:
+    def cost_of(self, value: EvictableVersion) -> float:
         """Return the cost of running the producer of a version again."""
-        call = content.producer
+        call = value.producer
         if not isinstance(call, OpCall | WriteCall):
-            return self.rule.bytes_weight * content.nbytes
+            return self.rule.bytes_weight * value.nbytes
         plan = call.plan
         found = self._costs.get(plan)
         if found is None:
@@ -174,9 +174,9 @@ class ReplayCosts:
         return found
 
 
-def needed(content: Any) -> bool:
+def needed(value: Any) -> bool:
     """True if a handle wants what is gone and is made from a version, through others gone."""
-    seen, stack = {content}, [content]
+    seen, stack = {value}, [value]
     while stack:
         standing = stack.pop().standing
         for reference in () if standing is None else standing.readers:

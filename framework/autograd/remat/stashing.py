@@ -49,14 +49,14 @@ class Stashing:
         self.seconds = 0.0
         self.short = False
 
-    def cost(self, content: EvictableVersion) -> float:
+    def cost(self, value: EvictableVersion) -> float:
         """Return the cost of stashing a version and fetching it; infinity if no stash takes it."""
-        costs = [self._cost(stash, content.nbytes) for stash in self.stashes]
+        costs = [self._cost(stash, value.nbytes) for stash in self.stashes]
         return min(costs, default=math.inf)
 
-    def fetched(self, content: EvictableVersion) -> None:
+    def fetched(self, value: EvictableVersion) -> None:
         """Note that backward asked for a version that is stashed."""
-        standing = content.standing
+        standing = value.standing
         self.seconds += 0.0 if standing is None else standing.cost / self.per_second
 
     def _cost(self, stash: Any, nbytes: int) -> float:
@@ -64,26 +64,26 @@ class Stashing:
             return math.inf
         return self.per_second * 2 * (OVERHEAD + nbytes / float(stash.speed))
 
-    def keep(self, content: EvictableVersion, otherwise: float) -> float | None:
+    def keep(self, value: EvictableVersion, otherwise: float) -> float | None:
         """Stash a version that is held, by the first way that costs less than ``otherwise``.
 
         Returns:
             The cost of fetching it; None if no stash is cheaper, or none has room.
         """
-        ways = sorted(self.stashes, key=lambda stash: self._cost(stash, content.nbytes))
+        ways = sorted(self.stashes, key=lambda stash: self._cost(stash, value.nbytes))
         for stash in ways:
-            if self._cost(stash, content.nbytes) >= otherwise:
+            if self._cost(stash, value.nbytes) >= otherwise:
                 break
-            if self._keep(stash, content):
-                fetch = self._cost(stash, content.nbytes) / 2
+            if self._keep(stash, value):
+                fetch = self._cost(stash, value.nbytes) / 2
                 self.seconds += fetch / self.per_second
                 return fetch
         return None
 
-    def _keep(self, stash: Any, content: EvictableVersion) -> bool:
-        storage: Any = content.held.storage
-        spec = _spec_of(content)
-        tensor = wrap(backend(spec.device).window(storage, spec, None), spec, storage)
+    def _keep(self, stash: Any, value: EvictableVersion) -> bool:
+        storage: Any = value.held.storage
+        spec = _spec_of(value)
+        tensor = wrap(backend(spec.device).strided_view(storage, spec, None), spec, storage)
         try:
             stashed = stash(tensor)
         except OutOfMemoryError:  # there is no room for a packed form beside it
@@ -91,28 +91,28 @@ class Stashing:
             return False
         if getattr(stashed, "storage", None) is storage:  # no room, or nothing gained
             return False
-        call = StashCall(stashed, content.producer)
-        call.site = content.producer.site
-        _forget_reader(content)
-        content.producer, content.index = call, 0
+        call = StashCall(stashed, value.producer)
+        call.site = value.producer.site
+        _forget_reader(value)
+        value.producer, value.index = call, 0
         self.values += 1
-        self.nbytes += content.nbytes
+        self.nbytes += value.nbytes
         return True
 
 
-def _forget_reader(content: EvictableVersion) -> None:
+def _forget_reader(value: EvictableVersion) -> None:
     # What it was made from is not needed for it any more.
-    for parent in parents(content):
+    for parent in parents(value):
         standing = parent.standing
         if standing is not None:
-            standing.readers = [r for r in standing.readers if r() is not content]
+            standing.readers = [r for r in standing.readers if r() is not value]
 
 
-def _spec_of(content: EvictableVersion) -> Spec:
+def _spec_of(value: EvictableVersion) -> Spec:
     # Of all of its storage, in one dimension; as bytes if the dtype is not known.
-    storage: Any = content.held.storage
-    call, device = content.producer, storage.ledger.device
-    dtype = call.plan.results[content.index].dtype if isinstance(call, OpCall) else uint8
+    storage: Any = value.held.storage
+    call, device = value.producer, storage.ledger.device
+    dtype = call.plan.results[value.index].dtype if isinstance(call, OpCall) else uint8
     if storage.nbytes % dtype.itemsize:
         dtype = uint8
     return Spec((storage.nbytes // dtype.itemsize,), dtype, device)

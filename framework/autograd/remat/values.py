@@ -1,13 +1,13 @@
 """Versions of values in a checkpointed region, and the calls that produce them.
 
-A :class:`ValueVersion` is the content of one storage from one write to the next. It refers to the
+A :class:`ValueVersion` is what one storage holds from one write to the next. It refers to the
 storage weakly, and to its *producer*: the kernel call that wrote it, with that call's arguments. An
-argument is a :class:`StridedView` on another content (offset, shape and strides: whatever chain of
+argument is a :class:`StridedView` on another value (offset, shape and strides: whatever chain of
 views led there needs no replay), a ``Held`` value that flowed in from outside, or a scalar. So the
-contents of a region form the recipe of each of its values, and reference counts keep of it exactly
+versions of a region form the recipe of each of its values, and reference counts keep of it exactly
 what some handle may still ask for.
 
-A write in place makes a new content whose producer is the write; handles of the old one never read
+A write in place makes a new version, whose producer is the write; handles of the old one never read
 the overwritten bytes.
 """
 
@@ -104,21 +104,21 @@ class StridedView:
     """A strided view of a recorded value, as an argument of a call.
 
     Attributes:
-        content: Whose.
+        value: Whose.
         spec: Shape, dtype and device.
         place: (offset in bytes, strides), or None for all of the storage in C order.
     """
 
-    __slots__ = ("content", "place", "spec")
+    __slots__ = ("place", "spec", "value")
 
-    def __init__(self, content: ValueVersion, tensor: Tensor) -> None:
-        self.content = content
+    def __init__(self, value: ValueVersion, tensor: Tensor) -> None:
+        self.value = value
         self.spec = tensor._spec
         self.place = place_of(tensor)
 
     def on(self, storage: Any) -> Any:
         """Return the view as an array on a storage."""
-        return backend(self.spec.device).window(storage, self.spec, self.place)
+        return backend(self.spec.device).strided_view(storage, self.spec, self.place)
 
 
 def place_of(tensor: Tensor) -> tuple[int, tuple[int, ...]] | None:
@@ -134,7 +134,7 @@ class Producer(Protocol):
     """Protocol of recorded calls that can recompute values.
 
     Attributes:
-        order: Makers run in this order.
+        order: Producers run in this order.
         arguments: Windows, ``Held`` values and scalars, as the call had them.
         name: For messages, such as ``linear``.
         site: Where the call stood, while a profiler listened.
@@ -193,7 +193,7 @@ class WriteCall(_RecordedCall):
     """A recorded in-place op.
 
     Attributes:
-        target: The window that was written; its content is the one before.
+        target: The view that was written; its value is the one before.
     """
 
     __slots__ = ("plan", "target")
@@ -280,14 +280,14 @@ class RegionInput(Held):
     """A value that a region reads but did not compute; kept without its history.
 
     Attributes:
-        content: Of a value that the region did compute, but its policy keeps; else None.
+        value: Of a value that the region did compute, but its policy keeps; else None.
     """
 
-    __slots__ = ("__weakref__", "content")
+    __slots__ = ("__weakref__", "value")
 
-    def __init__(self, tensor: Tensor, content: ValueVersion | None) -> None:
+    def __init__(self, tensor: Tensor, value: ValueVersion | None) -> None:
         super().__init__(tensor, OWN)
-        self.content = content
+        self.value = value
 
     def keep_copy(self, copies: dict[Any, Any]) -> None:
         """Replace the value by a copy with the same strides, before it is overwritten.
@@ -302,7 +302,7 @@ class RegionInput(Held):
             steps = zip(spec.shape, array.strides, strict=True)
             span = sum((n - 1) * s for n, s in steps) // spec.dtype.itemsize + 1
             storage, _ = be.empty(spec.like((span if spec.numel else 0,)), TEMPORARY)
-            copy = be.window(storage, spec, (0, place[1]))
+            copy = be.strided_view(storage, spec, (0, place[1]))
             if be.xp is not None:
                 run_kernel(be.copy, copy, array)
             copies[key] = storage, copy

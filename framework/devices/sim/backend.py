@@ -49,9 +49,9 @@ class SimBackend(HostBackend):
         storage, array = super().empty(spec, role)
         return storage, SimArray(array)
 
-    def window(self, storage: Any, spec: Any, place: Any) -> Any:
+    def strided_view(self, storage: Any, spec: Any, place: Any) -> Any:
         """Return an array on bytes of a storage."""
-        return SimArray(super().window(storage, spec, place))
+        return SimArray(super().strided_view(storage, spec, place))
 
     def from_host(self, array: Any, spec: Any, role: int) -> tuple[Any, Any]:
         """Copy a NumPy array to the device."""

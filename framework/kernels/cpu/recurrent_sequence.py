@@ -89,7 +89,7 @@ def _add_product(
 
 
 @part
-def _places(inner: Any) -> Any:
+def _panel_offsets(inner: Any) -> Any:
     # Where a panel's rows begin: a few KiB beside the panels.
     found = np.empty(inner, np.int64)
     for k in range(inner):
@@ -126,7 +126,7 @@ def forward(
     """
     steps, batch, hidden = out.shape
     wide, space = 4 * hidden, ROWS * (hidden + WIDTH)
-    flat, state, places = gates.reshape(-1), h.reshape(-1), _places(hidden)
+    flat, state, places = gates.reshape(-1), h.reshape(-1), _panel_offsets(hidden)
     mine = room[start * space : (start + 1) * space]
     for s in range(steps):
         t = steps - 1 - s if reverse else s
@@ -167,7 +167,7 @@ def backward(
     """
     batch, hidden = dh.shape
     wide, space = 4 * hidden, ROWS * (4 * hidden + WIDTH)
-    flat, state, places = dgates.reshape(-1), dh.reshape(-1), _places(wide)
+    flat, state, places = dgates.reshape(-1), dh.reshape(-1), _panel_offsets(wide)
     mine = room[start * space : (start + 1) * space]
     for s in range(steps - 1, -1, -1):
         t = steps - 1 - s if reverse else s

@@ -176,7 +176,7 @@ def set_(
     input._viewed = source._viewed
     input._storage.version += 1
     if input._viewed is not None and not source._requires_grad:
-        input._viewed = None  # only a window on the bytes: no history to follow
+        input._viewed = None  # only a view of the bytes: no history to follow
     return input
 
 

@@ -59,18 +59,18 @@ def _along(array, index, dim):
 
 def read_places(out, x, index, dims, at) -> bool:
     """``out`` is ``x`` at the rows of indices for ``dims``, as in ``index_put.py``."""
-    space, place = _places(x, index, dims, at)
+    space, place = _walk_strides(x, index, dims, at)
     return _move("put", out, x, index, out.shape, None, space, index.strides[0], place)
 
 
 def write_places(how, out, x, index, shape, dims, at) -> bool:
     """Write ``x``, broadcast to ``shape``, to the rows of indices, or combine it with them."""
-    space, place = _places(out, index, dims, at)
+    space, place = _walk_strides(out, index, dims, at)
     x = np.broadcast_to(_array(x, out), shape)
     return _move(how, out, x, index, shape, space, None, index.strides[0], place)
 
 
-def _places(array, index, dims, at):
+def _walk_strides(array, index, dims, at):
     rest = [s for k, s in enumerate(array.strides) if k not in dims]
     among = index.ndim - 1
     space = [*rest[:at], *[0] * among, *rest[at:]]

@@ -101,7 +101,7 @@ def _leaders(xp, gap, right, x, target):
 
     for column, on in chosen():
         if xp is np and column.max() >= x.shape[1]:
-            _refuse(int(column.max()), x.shape[1])
+            _check_class(int(column.max()), x.shape[1])
         right[row, column] |= on
     for column, on in chosen():
         xp.subtract(x, (x[row, column] - 1)[:, None], out=gap)
@@ -119,7 +119,7 @@ def _worth(*specs):
     )
 
 
-def _refuse(found, classes):
+def _check_class(found, classes):
     if found:
         raise RuntimeError(
             f"multilabel_margin_loss: class {found} in target is out of range for {classes} "
@@ -131,7 +131,7 @@ def _refuse(found, classes):
 def _(xp, out, gap, right, input, target):
     from ...kernels.cpu.loss.multilabel_margin import margins
 
-    _refuse(margins(out, gap[0], right[0], input, target), input.shape[1])
+    _check_class(margins(out, gap[0], right[0], input, target), input.shape[1])
 
 
 @_multilabel_margin.vjp("input")
@@ -168,7 +168,7 @@ def _multilabel_margin_grad(xp, out, gap, right, grad, input, target):
 def _(xp, out, gap, right, grad, input, target):
     from ...kernels.cpu.loss.multilabel_margin import slopes
 
-    _refuse(slopes(out, gap[0], right[0], grad, input, target), input.shape[1])
+    _check_class(slopes(out, gap[0], right[0], grad, input, target), input.shape[1])
 
 
 @_multilabel_margin_grad.vjp("grad", "input")

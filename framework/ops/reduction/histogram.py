@@ -81,7 +81,7 @@ def histogram(input, bins=100, *, range=None, weight=None, density=False):
     if range is not None and len(range) != 2:
         raise RuntimeError("torch.histogramdd: range should have 2 elements")
     edges = _edges(x, bins, range)
-    inside, places = _places(x, edges)
+    inside, places = _bins(x, edges)
     counts = _counts(input.unsqueeze(-1), x, weight) * inside
     hist = zeros((edges.shape[0] - 1,), dtype=x.dtype, device=x.device)
     hist = hist.index_add(0, places, counts)
@@ -120,7 +120,7 @@ def _edges(x, bins, range):
     return linspace(low, high, bins + 1, dtype=x.dtype, device=x.device)
 
 
-def _places(x, edges):
+def _bins(x, edges):
     # Whether each element is between the edges, and in which interval.
     inside = (x >= edges[0]) & (x <= edges[-1])
     return inside.to(x.dtype), _searchsorted(edges, x.contiguous(), right=True).sub(1).clamp(
@@ -190,7 +190,7 @@ def histogramdd(input, bins, range=None, weight=None, density=False):
     for d, b in enumerate(bins):
         given = None if range is None else range[2 * d : 2 * d + 2]
         edges.append(_edges(x.select(1, d), b, given))
-        inside, here = _places(x.select(1, d), edges[d])
+        inside, here = _bins(x.select(1, d), edges[d])
         counts = counts * inside
         place = here if place is None else place * (edges[d].shape[0] - 1) + here
     shape = tuple(e.shape[0] - 1 for e in edges)

@@ -293,13 +293,13 @@ def _(g, input_spec, size, stride, start, geometry):
     length = max(start + _extent(size, stride), first + _extent(shape, geometry))
     flat = zeros((length,), dtype=g.dtype, device=g.device)
     if _overlaps(size, stride):
-        where = _places(size, stride, start, g.device)
+        where = _flat_indices(size, stride, start, g.device)
         flat = flat.index_add(0, where, g.reshape(-1))
     else:
         flat.as_strided(size, stride, start).copy_(g)
     out = flat.as_strided(shape, geometry, first)
     if _overlaps(shape, geometry):  # elements that share memory share its gradient
-        where = _places(shape, geometry, first, g.device)
+        where = _flat_indices(shape, geometry, first, g.device)
         counts = zeros((length,), dtype=g.dtype, device=g.device).index_add(
             0, where, ones((prod(shape),), dtype=g.dtype, device=g.device)
         )
@@ -307,7 +307,7 @@ def _(g, input_spec, size, stride, start, geometry):
     return out
 
 
-def _places(size, stride, start, device):
+def _flat_indices(size, stride, start, device):
     """Return the flat index of each element of a strided view."""
     where = arange(1, device=device) + start
     for n, s in zip(size, stride, strict=True):

@@ -210,9 +210,9 @@ def _compiled_images(op, name, of_image):
 
     def arguments(out, *arrays, mode, padding, align, sizes=None):
         sizes = arrays[of_image].shape[2:] if sizes is None else sizes
-        flat = [_rows(out), *[_rows(a) for a in arrays[:-1]], _places(arrays[-1])]
+        flat = [_rows(out), *[_rows(a) for a in arrays[:-1]], _flat_grid(arrays[-1])]
         if name == "grid_grad":
-            flat[0] = _places(out)
+            flat[0] = _flat_grid(out)
         how = MODES.index(mode), PADDINGS.index(padding), align
         work = arrays[-1].size * arrays[0].shape[1] * 4
         return work, out.shape[0], (*flat, tuple(sizes), *how)
@@ -224,7 +224,7 @@ def _rows(array):
     return array.reshape(*array.shape[:2], prod(array.shape[2:]))
 
 
-def _places(grid):
+def _flat_grid(grid):
     return grid.reshape(grid.shape[0], prod(grid.shape[1:-1]), grid.shape[-1])
 
 
@@ -296,7 +296,7 @@ def _grid_sample_grid_grad(xp, out, tile, grad, input, grid, *, mode, padding, a
     """Backward of grid_sample for the grid."""
     out.fill(0)
     nd = grid.shape[-1]
-    rows = _places(out)
+    rows = _flat_grid(out)
     n, start = 0, 0
     for x, g, some, taps in _walk(xp, tile, input, grad, grid, mode, padding, align):
         to = rows[n, start : start + g.shape[1]]

@@ -30,7 +30,7 @@ def _sample_infer(input, weight, index):
     return out, out.like(out.shape[1:])
 
 
-def _places(count, *shape):
+def _sample_indices(count, *shape):
     n = prod(shape)
     return tensor([k * k % count for k in range(n)], dtype=int64).reshape(shape)
 
@@ -38,7 +38,7 @@ def _places(count, *shape):
 def _sample_samples(make):
     for n in (2, 0):
         x, w = make(n, 2, 5), make(n, 3, 4)
-        yield (x, w, _places(x.shape[2], *w.shape)), {}
+        yield (x, w, _sample_indices(x.shape[2], *w.shape)), {}
 
 
 @op(
@@ -92,7 +92,7 @@ def _scatter_infer(grad, weight, index, *, size):
 def _scatter_samples(make):
     for n, size in ((2, 5), (0, 3)):
         g, w = make(n, 2, 4), make(n, 3, 4)
-        yield (g, w, _places(size, *w.shape)), {"size": size}
+        yield (g, w, _sample_indices(size, *w.shape)), {"size": size}
 
 
 @op(
@@ -132,7 +132,7 @@ def _agreement_infer(input, grad, index):
 def _agreement_samples(make):
     for n in (2, 0):
         x, g = make(n, 2, 5), make(n, 2, 4)
-        yield (x, g, _places(x.shape[2], x.shape[0], 3, g.shape[2])), {}
+        yield (x, g, _sample_indices(x.shape[2], x.shape[0], 3, g.shape[2])), {}
 
 
 @op(

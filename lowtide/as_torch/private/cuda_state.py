@@ -26,7 +26,7 @@ class CUDAGraph:
     """A captured graph of CUDA: refused when made."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse."""
+        """Not supported."""
         raise NotImplementedError(f"torch.cuda.{cls.__name__}: {_WAY_OUT}")
 
 
@@ -35,12 +35,12 @@ class graph(CUDAGraph):
 
 
 def make_graphed_callables(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refuse."""
+    """Not supported."""
     raise NotImplementedError(f"torch.cuda.make_graphed_callables: {_WAY_OUT}")
 
 
 def graph_pool_handle() -> NoReturn:
-    """Refuse."""
+    """Not supported."""
     raise NotImplementedError(f"torch.cuda.graph_pool_handle: {_WAY_OUT}")
 
 

@@ -20,7 +20,7 @@ class ExportedProgram:
     """What an export makes in PyTorch; here there are none."""
 
 
-def _refuse(name: str) -> NoReturn:
+def _raise_unsupported(name: str) -> NoReturn:
     raise NotImplementedError(
         f"torch.export.{name}: lowtide writes no programs. lowtide.fx traces plain modules, and a "
         "state dict can be loaded in PyTorch and exported there."
@@ -28,30 +28,30 @@ def _refuse(name: str) -> NoReturn:
 
 
 def export(*args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
     """
-    _refuse("export")
+    _raise_unsupported("export")
 
 
 def load(*args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
     """
-    _refuse("load")
+    _raise_unsupported("load")
 
 
 def save(*args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.
     """
-    _refuse("save")
+    _raise_unsupported("save")
 
 
 export_for_training = draft_export = export

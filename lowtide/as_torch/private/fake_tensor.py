@@ -39,7 +39,7 @@ def get_proxy_mode() -> None:
 
 
 def make_fx(*args: Any, **kwargs: Any) -> Any:
-    """Refuse.
+    """Not supported.
 
     Raises:
         NotImplementedError: Always.

@@ -1,4 +1,4 @@
-"""The question of advice: a step, a limit, and how to estimate the step with a change."""
+"""What advice is asked for: a step, a limit, and how to estimate the step with a change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProgramRaised(RuntimeError):
 
 
 @dataclass
-class Question:
+class AdviceRequest:
     """What changes are tried on.
 
     Attributes:
