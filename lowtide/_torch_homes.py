@@ -72,6 +72,12 @@ HOMES = {
     "cuda.streams": "cuda",
     "export": "as_torch.private.export",
     "func._random": "func",
+    "fx._symbolic_trace": "modules.fx.tracer",
+    "fx.graph": "modules.fx.graph",
+    "fx.graph_module": "modules.fx.graph_module",
+    "fx.interpreter": "modules.fx.interpreter",
+    "fx.node": "modules.fx.node",
+    "fx.proxy": "modules.fx.proxy",
     "jit._script": "jit",
     "jit._trace": "jit",
     "distributed.rpc": "as_torch.private.rpc",
@@ -96,16 +102,16 @@ HOMES = {
     "multiprocessing.spawn": "framework.data.process_spawn",
     "nn.modules._functions": "nn.functional",
     "nn.parallel._functions": "nn.parallel",
-    "nn.parallel.data_parallel": "modules.parallel",
-    "nn.parallel.distributed": "modules.distributed_data_parallel",
-    "nn.parallel.parallel_apply": "modules.parallel",
-    "nn.parallel.replicate": "modules.parallel",
-    "nn.parallel.scatter_gather": "modules.parallel",
+    "nn.parallel.data_parallel": "modules.parallel.data_parallel",
+    "nn.parallel.distributed": "modules.parallel.distributed_data_parallel",
+    "nn.parallel.parallel_apply": "modules.parallel.data_parallel",
+    "nn.parallel.replicate": "modules.parallel.data_parallel",
+    "nn.parallel.scatter_gather": "modules.parallel.data_parallel",
     "nn.quantized": "as_torch.private.quantization",
     "nn.utils.memory_format": "nn.utils",
     "nn.utils.stateless": "func",
-    "nn.utils.spectral_norm": "modules.spectral_norm",
-    "nn.utils.weight_norm": "modules.weight_norm",
+    "nn.utils.spectral_norm": "modules.parametrization.spectral_norm",
+    "nn.utils.weight_norm": "modules.parametrization.weight_norm",
     "onnx.operators": "as_torch.private.onnx",
     "onnx.symbolic_helper": "as_torch.private.onnx",
     "quantization": "as_torch.private.quantization",
@@ -149,56 +155,6 @@ HOMES_BELOW = {
     ]
 }
 
-HOMES["distributions.relaxed_bernoulli"] = "framework.distributions.relaxed"
-HOMES["distributions.relaxed_categorical"] = "framework.distributions.relaxed"
-
-# One file each in PyTorch, of the classes that lowtide.distributions has
-HOMES |= {
-    f"distributions.{name}": "distributions"
-    for name in [
-        "bernoulli",
-        "beta",
-        "binomial",
-        "categorical",
-        "cauchy",
-        "chi2",
-        "continuous_bernoulli",
-        "dirichlet",
-        "distribution",
-        "exp_family",
-        "exponential",
-        "fishersnedecor",
-        "gamma",
-        "generalized_pareto",
-        "geometric",
-        "gumbel",
-        "half_cauchy",
-        "half_normal",
-        "independent",
-        "inverse_gamma",
-        "kumaraswamy",
-        "laplace",
-        "lkj_cholesky",
-        "log_normal",
-        "logistic_normal",
-        "lowrank_multivariate_normal",
-        "mixture_same_family",
-        "multinomial",
-        "multivariate_normal",
-        "negative_binomial",
-        "normal",
-        "one_hot_categorical",
-        "pareto",
-        "poisson",
-        "studentT",
-        "transformed_distribution",
-        "uniform",
-        "von_mises",
-        "weibull",
-        "wishart",
-    ]
-}
-
 # Of these, PyTorch has a function of the same name beside the module
 ALSO_FUNCTIONS = (
     "autograd.gradcheck",
@@ -222,7 +178,62 @@ COLLECTIONS: dict[str, dict[str, str]] = {
     "utils.data._utils": {},
 }
 
+# One file for each class in PyTorch: file, classes of lowtide.distributions
+COLLECTIONS |= {
+    f"distributions.{file}": {"distributions": classes}
+    for file, classes in {
+        "bernoulli": "Bernoulli",
+        "beta": "Beta",
+        "binomial": "Binomial",
+        "categorical": "Categorical",
+        "cauchy": "Cauchy",
+        "chi2": "Chi2",
+        "continuous_bernoulli": "ContinuousBernoulli",
+        "dirichlet": "Dirichlet",
+        "distribution": "Distribution",
+        "exp_family": "ExponentialFamily",
+        "exponential": "Exponential",
+        "fishersnedecor": "FisherSnedecor",
+        "gamma": "Gamma",
+        "generalized_pareto": "GeneralizedPareto",
+        "geometric": "Geometric",
+        "gumbel": "Gumbel",
+        "half_cauchy": "HalfCauchy",
+        "half_normal": "HalfNormal",
+        "independent": "Independent",
+        "inverse_gamma": "InverseGamma",
+        "kumaraswamy": "Kumaraswamy",
+        "laplace": "Laplace",
+        "lkj_cholesky": "LKJCholesky",
+        "log_normal": "LogNormal",
+        "logistic_normal": "LogisticNormal",
+        "lowrank_multivariate_normal": "LowRankMultivariateNormal",
+        "mixture_same_family": "MixtureSameFamily",
+        "multinomial": "Multinomial",
+        "multivariate_normal": "MultivariateNormal",
+        "negative_binomial": "NegativeBinomial",
+        "normal": "Normal",
+        "one_hot_categorical": "OneHotCategorical OneHotCategoricalStraightThrough",
+        "pareto": "Pareto",
+        "poisson": "Poisson",
+        "studentT": "StudentT",
+        "transformed_distribution": "TransformedDistribution",
+        "uniform": "Uniform",
+        "von_mises": "VonMises",
+        "weibull": "Weibull",
+        "wishart": "Wishart",
+    }.items()
+}
+COLLECTIONS["distributions.relaxed_bernoulli"] = {
+    "framework.distributions.derived.relaxed": "LogitRelaxedBernoulli RelaxedBernoulli"
+}
+COLLECTIONS["distributions.relaxed_categorical"] = {
+    "framework.distributions.derived.relaxed": "ExpRelaxedCategorical RelaxedOneHotCategorical"
+}
+
 _P = "lowtide.as_torch.private"
+_BLOCK_MASK = "lowtide.modules.flexible_attention.block_mask"
+_TRANSFORM = "lowtide.framework.distributions.transforms.transform"
 
 # PyTorch's module -> {name: "module:name of lowtide's"}; of torch itself under ""
 PRIVATE: dict[str, dict[str, str]] = {
@@ -316,7 +327,7 @@ PRIVATE: dict[str, dict[str, str]] = {
         name: f"{_P}.many_processes:{name}"
         for name in ["DistributedOptimizer", "PostLocalSGDOptimizer", "as_functional_optim"]
     },
-    "fx": {"map_arg": "lowtide.fx.node:map_arg"},
+    "fx": {"map_arg": "lowtide.modules.fx.node:map_arg"},
     "fx.graph_module": {
         "_CodeOnlyModule": f"{_P}.graph_module:_CodeOnlyModule",
         "_USER_PRESERVED_ATTRIBUTES_KEY": f"{_P}.graph_module:_USER_PRESERVED_ATTRIBUTES_KEY",
@@ -378,7 +389,7 @@ PRIVATE: dict[str, dict[str, str]] = {
     },
     "utils.model_zoo": {"tqdm": "tqdm:tqdm"},
     "distributions.transforms": {
-        "_InverseTransform": "lowtide.framework.distributions.transforms:_InverseTransform",
+        "_InverseTransform": f"{_TRANSFORM}:_InverseTransform",
     },
     "utils._pytree": {
         "_dict_flatten": "lowtide.framework.interop.pytree_nodes:_dict_flatten",
@@ -398,10 +409,10 @@ PRIVATE: dict[str, dict[str, str]] = {
     },
     "distributions.utils": {
         "_standard_normal": f"{_P}.utils:_standard_normal",
-        "_sum_rightmost": "lowtide.framework.distributions.transforms:sum_rightmost",
+        "_sum_rightmost": f"{_TRANSFORM}:sum_rightmost",
     },
     "nn.attention.flex_attention": {
-        "_DEFAULT_SPARSE_BLOCK_SIZE": "lowtide.modules.block_mask:_DEFAULT_SPARSE_BLOCK_SIZE"
+        "_DEFAULT_SPARSE_BLOCK_SIZE": f"{_BLOCK_MASK}:_DEFAULT_SPARSE_BLOCK_SIZE"
     },
     "nn.init": {
         "_no_grad_uniform_": f"{_P}.utils:_no_grad_uniform_",

@@ -62,7 +62,7 @@ def set_default_load_endianness(endianness: Any) -> None:
 
 
 def register_package(priority: int, tagger: Any, deserializer: Any) -> None:
-    """Refuse: there are no devices but cpu, cuda and meta.
+    """Not supported: there are no devices but cpu, cuda and meta.
 
     Raises:
         NotImplementedError: Always.

@@ -4,7 +4,6 @@ from ..framework.ops.loss.linear_cross_entropy import (
     LinearCrossEntropyOptions as LinearCrossEntropyOptions,
 )
 from . import functional as functional
-from . import init as init
 from .activation import CELU as CELU
 from .activation import ELU as ELU
 from .activation import GELU as GELU
@@ -70,6 +69,7 @@ from .folding import Fold as Fold
 from .folding import Unfold as Unfold
 from .fractional_pooling import FractionalMaxPool2d as FractionalMaxPool2d
 from .fractional_pooling import FractionalMaxPool3d as FractionalMaxPool3d
+from .initialization import init as init
 from .lazy import LazyBatchNorm1d as LazyBatchNorm1d
 from .lazy import LazyBatchNorm2d as LazyBatchNorm2d
 from .lazy import LazyBatchNorm3d as LazyBatchNorm3d
@@ -128,7 +128,7 @@ from .padding import ReplicationPad3d as ReplicationPad3d
 from .padding import ZeroPad1d as ZeroPad1d
 from .padding import ZeroPad2d as ZeroPad2d
 from .padding import ZeroPad3d as ZeroPad3d
-from .parallel import DataParallel as DataParallel
+from .parallel.data_parallel import DataParallel as DataParallel
 from .parameter import Buffer as Buffer
 from .parameter import Parameter as Parameter
 from .parameter_container import ParameterDict as ParameterDict

@@ -12,7 +12,7 @@ from typing import Any
 from ..framework.ops.creation.fill import empty
 from ..framework.tensor import Tensor
 from . import functional as F
-from . import init as initial
+from .initialization import init as initial
 from .module import Module
 from .parameter import Parameter
 

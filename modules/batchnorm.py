@@ -13,7 +13,7 @@ from ..framework.ops.creation.fill import empty, ones, zeros
 from ..framework.ops.creation.from_data import tensor
 from ..framework.tensor import Tensor
 from . import functional as F
-from . import init
+from .initialization import init
 from .module import Module
 from .parameter import Parameter
 

@@ -13,7 +13,7 @@ from ..framework.ops.recurrent.gru import _gru
 from ..framework.ops.recurrent.lstm import _lstm
 from ..framework.ops.recurrent.rnn import _rnn
 from ..framework.tensor import Tensor
-from . import init
+from .initialization import init
 from .module import Module
 from .parameter import Parameter
 from .recurrent import need_tensors, state_pair

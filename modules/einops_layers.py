@@ -14,7 +14,7 @@ from einops.layers._einmix import _EinmixMixin
 from ..framework.ops.creation.fill import empty
 from ..framework.ops.linalg.einsum import einsum
 from ..framework.tensor import Tensor
-from . import init
+from .initialization import init
 from .module import Module
 from .parameter import Parameter
 

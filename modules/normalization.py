@@ -8,7 +8,7 @@ from typing import Any
 from ..framework.ops.creation.fill import empty
 from ..framework.tensor import Tensor
 from . import functional as F
-from . import init
+from .initialization import init
 from .module import Module
 from .parameter import Parameter
 

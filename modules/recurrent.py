@@ -21,7 +21,7 @@ from ..framework.ops.recurrent.lstm import _lstm
 from ..framework.ops.recurrent.rnn import _rnn
 from ..framework.tensor import Tensor
 from . import functional as F
-from . import init
+from .initialization import init
 from .module import Module
 from .packing import PackedSequence, runs_of
 from .parameter import Parameter

@@ -20,10 +20,10 @@ from ..framework.ops.attention.multihead import additive
 from ..framework.ops.creation.fill import full
 from ..framework.tensor import Tensor
 from . import functional as F
-from . import init
 from .attention import MultiheadAttention
 from .container import ModuleList
 from .dropout import Dropout
+from .initialization import init
 from .linear import Linear
 from .module import Module
 from .normalization import LayerNorm

@@ -287,21 +287,21 @@ class profile:
     def toggle_collection_dynamic(
         self, enable: bool, activities: Iterable[ProfilerActivity]
     ) -> NoReturn:
-        """Refused."""
+        """Not supported."""
         raise NotImplementedError(
             "profile.toggle_collection_dynamic: end this profile and start another one, or use a "
             "schedule."
         )
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> NoReturn:
-        """Refused: one source line an op is recorded, not its stack."""
+        """Not supported: one source line an op is recorded, not its stack."""
         raise NotImplementedError(
             "profile.export_stacks: one source line an op is recorded, not its stack. For a flame "
             "graph of bytes use lowtide.profiling.MemoryProfiler and its flamegraph."
         )
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> NoReturn:
-        """Refused: MemoryProfiler draws it, by role and exactly."""
+        """Not supported: MemoryProfiler draws it, by role and exactly."""
         raise NotImplementedError(
             "profile.export_memory_timeline: lowtide.profiling.MemoryProfiler records it by role"
             " and draws it: prof.plot(), or `lowtide profile script.py`."
@@ -395,14 +395,14 @@ class WholeProfile:
 
 
 def emit_nvtx(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused: no marks are sent to NVIDIA's profiler."""
+    """Not supported: no marks are sent to NVIDIA's profiler."""
     raise NotImplementedError(
         "emit_nvtx: no marks are sent to NVIDIA's profiler. Use lowtide.profiler.profile for times."
     )
 
 
 def emit_itt(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused: no marks are sent to Intel's profiler."""
+    """Not supported: no marks are sent to Intel's profiler."""
     raise NotImplementedError(
         "emit_itt: no marks are sent to Intel's profiler. Use lowtide.profiler.profile for times."
     )

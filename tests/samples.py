@@ -16,7 +16,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.distributions import implicit_gradients as _draws  # noqa: F401 - and its ops
+from lowtide.framework.distributions.sampling import implicit_gradients as _draws  # noqa: F401 - and its ops
 from lowtide.framework.dtypes import dtype, float64
 from lowtide.framework.ops.registry import OPS, Op
 

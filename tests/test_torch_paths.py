@@ -85,6 +85,8 @@ print(bad)
         "import lowtide.cuda.memory as m; m.memory_allocated",
         "from lowtide.utils.data.distributed import DistributedSampler",
         "from lowtide.distributions.normal import Normal",
+        "import lowtide; lowtide.distributions.normal.Normal",
+        "import lowtide; lowtide.fx.graph.Graph",
         "from lowtide.cuda.amp.grad_scaler import GradScaler",
         "import lowtide.autograd.gradcheck; assert callable(lowtide.autograd.gradcheck)",
     ],

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import ops
-from ..distributions import implicit_gradients as _draws
+from ..distributions.sampling import implicit_gradients as _draws
 from ..ops.registry import FUNCTIONS, OPS, Op
 from ..tensor import Tensor
 

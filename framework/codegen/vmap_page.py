@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from textwrap import fill
 
-from ..distributions import draws, implicit_gradients
+from ..distributions.sampling import draws, implicit_gradients
 from ..ops.registry import OPS
 from ..vmap.rules import rule_name
 

@@ -19,7 +19,7 @@ from ..autograd.engine import grad
 from ..modes import enable_grad, no_grad
 from ..spec import Size
 from ..tensor import Tensor
-from . import constraints
+from .constraints import elementwise as constraints
 from .parameters import decided, known, lazy_property
 
 _SHOWN = 5  # invalid values in a message

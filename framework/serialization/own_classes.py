@@ -34,6 +34,18 @@ _PICKLING = (
     "__getnewargs_ex__",
 )
 _OURS = __name__.partition(".")[0]
+_MOVED = {  # modules that files written before name by another path
+    f"{_OURS}.modules.{old}": f"{_OURS}.modules.{new}"
+    for old, new in (
+        ("distributed_data_parallel", "parallel.distributed_data_parallel"),
+        ("orthogonal", "parametrization.orthogonal"),
+        ("parallel", "parallel.data_parallel"),
+        ("parametrize", "parametrization.parametrize"),
+        ("pruning", "parametrization.pruning"),
+        ("spectral_norm", "parametrization.spectral_norm"),
+        ("weight_norm", "parametrization.weight_norm"),
+    )
+}
 INSTEAD = {
     "enum": "x.name",
     "dataclass": "dataclasses.asdict(x)",
@@ -192,6 +204,8 @@ class OwnClasses:
         """
         if type(name) is not str or len(name) > 1000 or not _NAME.fullmatch(name):
             raise source.error(f"the structure names the class {name!r:.99}")
+        module, _, qualified = name.partition(":")
+        name = f"{_MOVED.get(module, module)}:{qualified}"
         shown = name.replace(":", ".")
         short = name.rpartition(".")[2].rpartition(":")[2]
         cls = self._allowed.get(name)

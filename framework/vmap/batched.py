@@ -53,7 +53,7 @@ class BatchedSpec(Spec):
 
     @property
     def flat(self) -> Any:  # type: ignore[override]
-        """Refused: memory is of all samples."""
+        """Not supported: memory is of all samples."""
         _no_memory("allocating memory in the shape of one sample")
 
     block = flat
@@ -92,7 +92,7 @@ class Batched(Tensor):
         self.requires_grad_(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Refused inside ``vmap``, as in PyTorch: it would make a leaf of all samples."""
+        """Not supported inside ``vmap``, as in PyTorch: it would make a leaf of all samples."""
         if local.state.levels and local.state.phase == "backward":  # a rule's own composition
             self._value.requires_grad_(requires_grad)
             return self
@@ -163,15 +163,15 @@ class Batched(Tensor):
 
     @property
     def array(self) -> Any:
-        """Refused: the array is of all samples."""
+        """Not supported: the array is of all samples."""
         _no_memory(".array")
 
     def item(self) -> Any:
-        """Refused, as all that makes Python numbers or decisions of values."""
+        """Not supported, like all that makes Python numbers or decisions of values."""
         _no_value(".item()")
 
     def tolist(self) -> Any:
-        """Refused."""
+        """Not supported."""
         _no_value(".tolist()")
 
     def __bool__(self) -> bool:
@@ -192,38 +192,38 @@ class Batched(Tensor):
         _no_value("the use of a tensor as an index of Python's")
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Refused."""
+        """Not supported."""
         _no_memory(".numpy()")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused."""
+        """Not supported."""
         _no_memory("NumPy")
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused."""
+        """Not supported."""
         _no_memory("DLPack")
 
     def data_ptr(self) -> int:
-        """Refused."""
+        """Not supported."""
         _no_memory(".data_ptr()")
 
     def storage_offset(self) -> int:
-        """Refused."""
+        """Not supported."""
         _no_memory(".storage_offset(), or .as_strided(),")
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: it would add the gradients of all samples up."""
+        """Not supported: it would add the gradients of all samples up."""
         raise RuntimeError(
             "backward() inside vmap would accumulate one gradient of all samples into .grad. Use "
             "lowtide.func.grad in the function, or call backward() on what vmap returns."
         )
 
     def detach_(self) -> Tensor:
-        """Refused: the samples' values may be a view."""
+        """Not supported: the samples' values may be a view."""
         _no_memory(".detach_()")
 
     def retain_grad(self) -> None:
-        """Refused: a sample has no ``.grad``."""
+        """Not supported: a sample has no ``.grad``."""
         _no_memory(".retain_grad()")
 
     def register_hook(self, hook: Any) -> Any:

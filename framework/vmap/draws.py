@@ -35,7 +35,7 @@ class LevelRng:
 
     @property
     def seed(self) -> NoReturn:
-        """Refused: whoever asks would draw the same for all samples."""
+        """Not supported: whoever asks would draw the same for all samples."""
         if not self.levels:
             refuse()
         raise RuntimeError(

@@ -1,10 +1,10 @@
 """Symbolic traces of modules, as graphs that can be read, changed and run: PyTorch's ``fx``."""
 
-from lowtide.fx import graph as graph
-from lowtide.fx import graph_module as graph_module
-from lowtide.fx import interpreter as interpreter
-from lowtide.fx import node as node
-from lowtide.fx import proxy as proxy
+from lowtide.modules.fx import graph as graph
+from lowtide.modules.fx import graph_module as graph_module
+from lowtide.modules.fx import interpreter as interpreter
+from lowtide.modules.fx import node as node
+from lowtide.modules.fx import proxy as proxy
 from lowtide.modules.fx.graph import Graph as Graph
 from lowtide.modules.fx.graph import PythonCode as PythonCode
 from lowtide.modules.fx.graph_module import GraphModule as GraphModule

@@ -66,7 +66,7 @@ class Proxy:
         raise TraceError(f"`in` asks for the values of {self.node.name}, which are not known.")
 
     def keys(self) -> Any:
-        """Refuse: ``**proxy`` would need its keys."""
+        """Not supported: ``**proxy`` would need its keys."""
         return self.tracer.keys(self)
 
     def __setitem__(self, key: Any, value: Any) -> None:

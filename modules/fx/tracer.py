@@ -83,14 +83,14 @@ class Tracer:
         return parameter_proxy_cache[path]
 
     def iter(self, obj: Proxy) -> Iterator[Any]:
-        """Refuse: a loop over a proxy needs its length."""
+        """Not supported: a loop over a proxy needs its length."""
         raise TraceError(
             "Proxy object cannot be iterated. This can be attempted when the Proxy is used in a "
             "loop or as a *args or **kwargs function argument. fx.wrap the function that does."
         )
 
     def to_bool(self, obj: Proxy) -> bool:
-        """Refuse: a condition needs a value."""
+        """Not supported: a condition needs a value."""
         raise TraceError(
             "symbolically traced variables cannot be used as inputs to control flow: the value of "
             f"{obj.node.name} is not known. Pass it in concrete_args, or fx.wrap the function."

@@ -6,7 +6,6 @@ import random
 import re
 
 import pytest
-from tests.profiling.estimate.test_steady_state import world as drawn_step
 
 import lowtide as lt
 from lowtide import nn, optim
@@ -14,6 +13,7 @@ from lowtide.framework.devices import backend
 from tests.budget.kinds import KINDS
 from tests.budget.test_programs import Trees, outcome
 from tests.checkpointing.twice import bits, live
+from tests.profiling.estimate.test_steady_state import world as drawn_step
 
 LEDGER = backend(lt.device("cpu")).ledger
 

@@ -17,7 +17,7 @@ from lowtide.distributions.utils import tril_matrix_to_vec, vec_to_tril_matrix
 
 def test_lowtide_loads_distributions_when_they_are_asked_for():
     code = (
-        "import sys, lowtide; name = 'lowtide.framework.distributions.normal'\n"
+        "import sys, lowtide; name = 'lowtide.framework.distributions.continuous.normal'\n"
         "assert name not in sys.modules and 'distributions' in dir(lowtide)\n"
         "lowtide.distributions.Normal(0, 1); assert name in sys.modules\n"
         "assert 'scipy' not in sys.modules and 'numba' not in sys.modules"
@@ -236,7 +236,7 @@ def test_the_nearest_bases_decide_a_divergence():
 
     assert D.kl_divergence(Mine(0.0, 1.0), D.Normal(1.0, 1.0)).item() == 0.5
 
-    from lowtide.framework.distributions import kl
+    from lowtide.framework.distributions.kl import registry as kl
 
     before = dict(kl._REGISTRY)
     try:

@@ -12,7 +12,7 @@ import lowtide as lt
 from lowtide import distributions as D
 from lowtide.autograd import gradcheck, gradgradcheck
 from lowtide.distributions import constraints, transform_to
-from lowtide.framework.distributions.implicit_gradients import (
+from lowtide.framework.distributions.sampling.implicit_gradients import (
     dirichlet_grad,
     draw_gamma,
     standard_gamma_grad,

@@ -26,7 +26,7 @@ import numpy as np
 import lowtide as lt
 from lowtide.framework import testing
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.distributions import implicit_gradients as _draws  # noqa: F401 - and its ops
+from lowtide.framework.distributions.sampling import implicit_gradients as _draws  # noqa: F401 - and its ops
 from lowtide.framework.dtypes import dtype, float64
 from lowtide.framework.ops.registry import OPS, Op
 from tests.modules.table import Case, Draw, all_cases, family, run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.modules import flex_attention as flex
+from lowtide.modules.flexible_attention import flex_attention as flex
 from lowtide.nn import functional as F
 from lowtide.nn.attention.flex_attention import (
     BlockMask,

@@ -95,8 +95,8 @@ def _found(path: str, names: list[str]) -> dict[str, str]:
         except AttributeError:
             found[name] = "absent"
         else:
-            refuses = (getattr(value, "__doc__", None) or "").startswith("Refuse")
-            found[name] = "refused" if refuses else "there"
+            unsupported = (getattr(value, "__doc__", None) or "").startswith("Not supported")
+            found[name] = "refused" if unsupported else "there"
     return found
 
 

@@ -296,7 +296,7 @@ def refused(d, x):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_velocities_of_gamma_and_dirichlet_draws_are_pytorchs(dtype):
-    from lowtide.framework.distributions.implicit_gradients import (
+    from lowtide.framework.distributions.sampling.implicit_gradients import (
         dirichlet_grad,
         standard_gamma_grad,
     )
@@ -398,7 +398,7 @@ def test_divergences_and_their_gradients_match(pair):
 
 
 def test_every_pair_of_pytorchs_is_registered():
-    from lowtide.framework.distributions.kl import _REGISTRY
+    from lowtide.framework.distributions.kl.registry import _REGISTRY
 
     ours = {(p.__name__, q.__name__) for p, q in _REGISTRY}
     assert {(p.__name__, q.__name__) for p, q in torch.distributions.kl._KL_REGISTRY} <= ours

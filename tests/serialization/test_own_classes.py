@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import datetime
 import enum
+import importlib
 import io
 import json
 import pathlib
@@ -21,6 +22,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
+from lowtide.framework.serialization import own_classes
 from lowtide.framework.serialization.json_structure import Encoder
 from lowtide.framework.serialization.safetensors import write
 from lowtide.framework.serialization.save_load import FORMAT, STRUCTURE, VERSION
@@ -524,3 +526,27 @@ def test_a_page_or_a_pointer_in_place_of_a_file_is_named() -> None:
         )
         with pytest.raises(lt.SerializationError, match="git LFS pointer.*Run git lfs pull"):
             lt.load(io.BytesIO(pointer.encode()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("lowtide.modules.parallel:DataParallel", lt.nn.DataParallel),
+        (
+            "lowtide.modules.distributed_data_parallel:DistributedDataParallel",
+            lt.nn.parallel.DistributedDataParallel,
+        ),
+        (
+            "lowtide.modules.parametrize:ParametrizationList",
+            lt.nn.utils.parametrize.ParametrizationList,
+        ),
+        ("lowtide.modules.linear:Linear", lt.nn.Linear),
+    ],
+)
+def test_a_file_names_a_class_by_where_it_was_when_it_was_saved(old, new):
+    assert own_classes.OwnClasses(every=True).find(None, old, "module") is new
+
+
+def test_every_module_that_moved_is_where_the_table_says():
+    for new in own_classes._MOVED.values():
+        assert importlib.import_module(new).__name__ == new

@@ -67,7 +67,7 @@ def save(
         state_dict: Tensors and other values in nested dicts, and objects with a ``state_dict``.
         checkpoint_id: The folder; it is made if it is not there.
         storage_writer: A ``FileSystemWriter``, which names the folder instead.
-        planner: Refused.
+        planner: Not supported.
         process_group: The ranks; the default group if None, or this process alone.
         no_dist: This process alone.
 
@@ -100,7 +100,7 @@ def async_save(
         state_dict: As of :func:`save`.
         checkpoint_id: Likewise.
         storage_writer: Likewise.
-        planner: Refused.
+        planner: Not supported.
         process_group: As of :func:`save`.
         **options: Accepted and ignored.
 
@@ -141,7 +141,7 @@ def load(
             left alone.
         checkpoint_id: The folder.
         storage_reader: A ``FileSystemReader``, which names the folder instead.
-        planner: Refused.
+        planner: Not supported.
         process_group: Accepted.
         no_dist: Accepted.
 

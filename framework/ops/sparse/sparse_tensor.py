@@ -62,7 +62,7 @@ class SparseSpec(Spec):
 
     @property
     def flat(self) -> Any:  # type: ignore[override]
-        """Refused: memory is of indices and values."""
+        """Not supported: memory is of indices and values."""
         refuse_memory("allocating memory in this shape")
 
     block = flat
@@ -293,7 +293,7 @@ class SparseTensor(Tensor):
 
     @property
     def array(self) -> Any:
-        """Refused: there is no array with the zeros."""
+        """Not supported: there is no array with the zeros."""
         refuse_memory(".array")
 
     def stride(self, dim: int | None = None) -> Any:
@@ -314,11 +314,11 @@ class SparseTensor(Tensor):
         return self.to_dense().item()
 
     def tolist(self) -> Any:
-        """Refused."""
+        """Not supported."""
         refuse_memory(".tolist()")
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Refused: NumPy has no sparse arrays.
+        """Not supported: NumPy has no sparse arrays.
 
         Raises:
             TypeError: Always.
@@ -329,23 +329,23 @@ class SparseTensor(Tensor):
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused."""
+        """Not supported."""
         self.numpy()
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused."""
+        """Not supported."""
         refuse_memory("DLPack")
 
     def data_ptr(self) -> int:
-        """Refused."""
+        """Not supported."""
         refuse_memory(".data_ptr()")
 
     def storage_offset(self) -> int:
-        """Refused."""
+        """Not supported."""
         refuse_memory(".storage_offset()")
 
     def untyped_storage(self) -> Any:
-        """Refused: there is one for each part.
+        """Not supported: there is one for each part.
 
         Raises:
             NotImplementedError: Always.
@@ -358,7 +358,7 @@ class SparseTensor(Tensor):
     storage = untyped_storage
 
     def set_(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused."""
+        """Not supported."""
         refuse_memory(".set_()")
 
     def __copy__(self) -> SparseTensor:

@@ -127,7 +127,7 @@ def _cuda_getDeviceCount() -> int:
 
 
 def parse_schema(text: str) -> Any:
-    """Refuse: there are no schemas.
+    """Not supported: there are no schemas.
 
     Raises:
         NotImplementedError: Always.

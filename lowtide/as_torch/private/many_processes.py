@@ -24,7 +24,9 @@ class _Refused:
 
 
 def _class(name: str) -> type[_Refused]:
-    return type(name, (_Refused,), {"__doc__": "Refused when made.", "__module__": __name__})
+    return type(
+        name, (_Refused,), {"__doc__": "Not supported: raises when made.", "__module__": __name__}
+    )
 
 
 def _function(name: str) -> Callable[..., NoReturn]:
@@ -32,7 +34,7 @@ def _function(name: str) -> Callable[..., NoReturn]:
         raise NotImplementedError(f"torch.distributed: {name} {_WAY_OUT}")
 
     refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = "Refused when called."
+    refuse.__doc__ = "Not supported: raises when called."
     return refuse
 
 

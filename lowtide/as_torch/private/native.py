@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 import lowtide as _lt
-from lowtide.framework.distributions import draws, implicit_gradients
+from lowtide.framework.distributions.sampling import draws, implicit_gradients
 from lowtide.nn import functional as _F
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}

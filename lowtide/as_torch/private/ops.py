@@ -78,7 +78,7 @@ class _Ops:
         return found
 
     def load_library(self, path: str) -> None:
-        """Refuse: a compiled part is PyTorch's.
+        """Not supported: a compiled part is PyTorch's.
 
         Raises:
             OSError: Always.

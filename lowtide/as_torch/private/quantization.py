@@ -63,7 +63,7 @@ def _refusal(name: str) -> Any:
         )
 
     refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = "Refused when called."
+    refuse.__doc__ = "Not supported: raises when called."
     return refuse
 
 

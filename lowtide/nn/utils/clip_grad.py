@@ -1,3 +1,3 @@
 """Clipping of gradients, under PyTorch's name for it."""
 
-from lowtide.modules.clip import *  # noqa: F403
+from lowtide.modules.weights.clip import *  # noqa: F403

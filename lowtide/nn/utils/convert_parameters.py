@@ -1,3 +1,3 @@
 """Parameters as one vector, under PyTorch's name for it."""
 
-from lowtide.modules.vectors import *  # noqa: F403
+from lowtide.modules.weights.vectors import *  # noqa: F403

@@ -1,3 +1,3 @@
 """Parametrizations, under PyTorch's name for them."""
 
-from lowtide.modules.parametrize import *  # noqa: F403
+from lowtide.modules.parametrization.parametrize import *  # noqa: F403

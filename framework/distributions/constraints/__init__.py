@@ -1,0 +1,1 @@
+"""Constraints: the regions that parameters and samples lie in."""

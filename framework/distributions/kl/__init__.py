@@ -1,0 +1,1 @@
+"""Kullback-Leibler divergences, by pairs of classes."""

@@ -1,0 +1,1 @@
+"""Random draws, and gradients of draws and distribution functions by their parameters."""

@@ -1,0 +1,1 @@
+"""Transforms: functions with a known inverse and Jacobian."""

@@ -1,7 +1,0 @@
-"""PyTorch's place of ``Categorical``."""
-
-from lowtide.framework.distributions.categorical import Categorical as Categorical
-
-__all__ = [
-    "Categorical",
-]

@@ -1,7 +1,0 @@
-"""PyTorch's place of ``InverseGamma``."""
-
-from lowtide.framework.distributions.gamma import InverseGamma as InverseGamma
-
-__all__ = [
-    "InverseGamma",
-]

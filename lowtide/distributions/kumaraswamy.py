@@ -1,7 +1,0 @@
-"""PyTorch's place of ``Kumaraswamy``."""
-
-from lowtide.framework.distributions.beta import Kumaraswamy as Kumaraswamy
-
-__all__ = [
-    "Kumaraswamy",
-]

@@ -1,0 +1,1 @@
+"""Attention whose scores a function may change, and its block masks."""

@@ -1,0 +1,303 @@
+"""``fully_shard``: parameters, gradients and optimizer state in parts, gathered module by module.
+
+Call it on the layers of a model and then on the model, before the optimizer is made. Source of the
+interface: PyTorch's ``torch.distributed.fsdp.fully_shard``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....framework.attribution.scopes import enter, leave, recording
+from ....framework.device import device as as_device
+from ....framework.distributed.objects import all_gather_object
+from ....framework.distributed.process_group import ProcessGroup, resolve
+from ....framework.distributed.shards import Shard
+from ....framework.tensor import Tensor
+from ...module import Module
+from ...parameter import Parameter
+from .sharded_parameter import ShardedParameter
+from .unit import Place, Unit, Unsharded
+
+_classes: dict[type[Module], type[Module]] = {}  # a module's class, and its sharded one
+
+
+@dataclass(frozen=True)
+class MixedPrecisionPolicy:
+    """Dtypes of ``fully_shard``; anything but the default is refused: use ``autocast``."""
+
+    param_dtype: Any = None
+    reduce_dtype: Any = None
+    output_dtype: Any = None
+    cast_forward_inputs: bool = True
+
+
+@dataclass(frozen=True)
+class OffloadPolicy:
+    """Where shards are between forwards: where they were made."""
+
+
+@dataclass(frozen=True)
+class CPUOffloadPolicy(OffloadPolicy):
+    """Shards are on the CPU between forwards, which they are here in any case."""
+
+    pin_memory: bool = True
+
+
+class UnshardHandle:
+    """What ``unshard(async_op=True)`` returns; the parameters are there already."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class FSDPModule(Module):
+    """A module that ``fully_shard`` was called on: a base of its class from then on."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Gather the parameters, run the module, and give the parameters up."""
+        unit = unit_of(self)
+        if unit.active is not None:  # by unshard(), or a forward that calls itself
+            return super().__call__(*args, **kwargs)
+        unsharded = Unsharded(unit)
+        try:
+            _gather(self, unsharded)
+            out = super().__call__(*args, **kwargs)
+            unsharded.require_unwritten()
+            return out
+        finally:
+            unsharded.end()
+
+    def unshard(self, async_op: bool = False) -> UnshardHandle | None:
+        """Gather the parameters until ``reshard``; all ranks call it."""
+        unit = unit_of(self)
+        if unit.active is None:
+            _gather(self, Unsharded(unit))
+        return UnshardHandle() if async_op else None
+
+    def reshard(self) -> None:
+        """Put the shards back into their places.
+
+        Raises:
+            RuntimeError: A full parameter was written, and the write is lost.
+        """
+        active = unit_of(self).active
+        if active is not None:
+            try:
+                active.require_unwritten()
+            finally:
+                active.end()
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """Set whether bytes that backward needs go after forward, and are gathered again."""
+        for unit in _units(self, recurse):
+            unit.reshards = reshard_after_forward
+
+    def set_requires_gradient_sync(
+        self, requires_gradient_sync: bool, *, recurse: bool = True
+    ) -> None:
+        """Set whether backward averages gradients over the ranks.
+
+        While it does not, full gradients accumulate in each rank. The next backward that does
+        averages their sums.
+        """
+        for unit in _units(self, recurse):
+            unit.reduces = requires_gradient_sync
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """Do nothing: every backward ends what it began."""
+
+    def set_modules_to_forward_prefetch(self, modules: Sequence[Any]) -> None:
+        """Do nothing: a module's parameters are gathered when its forward begins."""
+
+    def set_modules_to_backward_prefetch(self, modules: Sequence[Any]) -> None:
+        """Do nothing: a parameter is gathered when backward reads it."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError(
+            "FSDP does not support deepcopy. Please use state dict for serialization."
+        )
+
+
+def _gather(module: FSDPModule, unsharded: Unsharded) -> None:
+    # What is gathered belongs to the module, for a profiler.
+    entry = enter(module) if recording.on else None
+    try:
+        unsharded.begin()
+    finally:
+        if entry is not None:
+            leave(entry)
+
+
+def fully_shard(
+    module: Any,
+    *,
+    mesh: Any = None,
+    reshard_after_forward: bool | None = None,
+    shard_placement_fn: Any = None,
+    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # frozen
+    offload_policy: OffloadPolicy = OffloadPolicy(),  # frozen
+    ignored_params: Iterable[Any] | None = None,
+) -> Any:
+    """Share a module's parameters out among the ranks; each gathers them for the forward.
+
+    Those of modules inside that were sharded before stay apart. Each rank has
+    ``ceil(n / N)`` rows of a parameter of n, or what is left. Rows come from each rank's own
+    module, so all ranks must begin with the same values. Gradients are averaged in the order of
+    ranks, as ``DistributedDataParallel`` does, with the same bits.
+
+    Args:
+        module: A module, or a list of modules whose parameters are gathered together, at the first
+            one's forward.
+        mesh: A process group; the default one if None.
+        reshard_after_forward: Whether the bytes of parameters that backward reads go after the
+            forward, and are gathered again. None: yes, but for the outermost module.
+        shard_placement_fn: Refused: parameters are cut along dim 0.
+        mp_policy: The default only.
+        offload_policy: No meaning: parameters are on the CPU.
+        ignored_params: Parameters that stay as they are, in all ranks.
+
+    Returns:
+        ``module``, whose class is also a :class:`FSDPModule` now.
+
+    Raises:
+        ValueError: There is no process group, the module is sharded already, a parameter has no
+            dims, or it is shared with a module that was sharded before.
+        NotImplementedError: A parameter is not on the CPU, or a policy is not there.
+    """
+    modules = list(module) if isinstance(module, list | tuple) else [module]
+    group = _group(mesh)
+    _check_supported(shard_placement_fn, mp_policy, offload_policy)
+    for one in modules:
+        if not isinstance(one, Module):
+            raise TypeError(f"fully_shard: expected a Module; got {type(one).__name__}.")
+        if isinstance(one, FSDPModule):
+            raise ValueError("fully_shard: the module is sharded already.")
+    if len(modules) > 1:
+        raise NotImplementedError(
+            "fully_shard: a list of modules is not there. Call it on their common parent, or on "
+            "each."
+        )
+    ignored = {id(p) for p in ignored_params or ()}
+    found = _parameters(modules, ignored)
+    name = type(modules[0]).__name__
+    _compare(name, found, group)
+    shards = []
+    for p, (path, places) in found.items():
+        shard = Shard(tuple(p.shape), group, path)
+        shards.append((ShardedParameter.of(p, shard, p.requires_grad), places))
+    for p, (sharded, places) in zip(found, shards, strict=True):
+        if p._extra is None:
+            p._extra = {}
+        p._extra["sharded as"] = sharded
+        for place in places:
+            place.put(sharded)
+    unit = Unit(name, shards, group)
+    unit.reshards = reshard_after_forward
+    modules[0].__dict__["_fsdp_unit"] = unit
+    modules[0].__class__ = _sharded_class(type(modules[0]))
+    return module
+
+
+def _group(mesh: Any) -> ProcessGroup:
+    if mesh is not None and not isinstance(mesh, ProcessGroup):
+        raise NotImplementedError(
+            "fully_shard: a device mesh is not there; give mesh a process group, or leave it out."
+        )
+    return resolve(mesh, "fully_shard")
+
+
+def _check_supported(placement: Any, precision: MixedPrecisionPolicy, offload: Any) -> None:
+    if placement is not None:
+        raise NotImplementedError(
+            "fully_shard: shard_placement_fn is not there; parameters are cut along dim 0."
+        )
+    if precision != MixedPrecisionPolicy():
+        raise NotImplementedError(
+            "fully_shard: a MixedPrecisionPolicy other than the default is not there. Use "
+            "lowtide.autocast, or convert the model before."
+        )
+    if not isinstance(offload, OffloadPolicy):
+        raise TypeError(
+            f"fully_shard: offload_policy must be an OffloadPolicy; got {type(offload).__name__}."
+        )
+
+
+def _parameters(modules: list[Any], ignored: set[int]) -> dict[Parameter, tuple[str, list[Place]]]:
+    # The parameters that no inner module has sharded, with a name and all their places.
+    found: dict[Any, tuple[str, list[Place]]] = {}
+    for root in modules:
+        for prefix, module in root.named_modules():
+            for name, p in module._parameters.items():
+                if p is None or isinstance(p, ShardedParameter) or id(p) in ignored:
+                    continue
+                path = f"{prefix}.{name}" if prefix else name
+                _require_shardable(path, p)
+                found.setdefault(p, (path, []))[1].append(Place(module, name))
+    return found
+
+
+def _require_shardable(path: str, p: Any) -> None:
+    before = (p._extra or {}).get("sharded as")
+    if before is not None:
+        raise ValueError(
+            f"fully_shard: {path} is the parameter {before.shard.name} of a module that was "
+            "sharded before. Modules that share a parameter must be sharded together: call "
+            "fully_shard on their common parent only."
+        )
+    if p.ndim == 0:
+        raise ValueError(
+            "fully_shard doesn't support scalar parameters. "
+            f"Change {path} to a 1D tensor with numel equal to 1."
+        )
+    if as_device(p.device).type not in ("cpu", "meta"):
+        raise NotImplementedError(
+            f"fully_shard: {path} is on {p.device}; it works on the CPU so far."
+        )
+
+
+def _compare(name: str, found: dict[Parameter, Any], group: ProcessGroup) -> None:
+    if group.size() == 1:
+        return
+    own = [[path, str(p.dtype), list(p.shape)] for p, (path, _) in found.items()]
+    every: list[Any] = [None] * group.size()
+    all_gather_object(every, own, group)
+    for rank, other in enumerate(every):
+        if other != own:
+            mine = next(
+                (a, b) for a, b in zip([*own, None], [*other, None], strict=False) if a != b
+            )
+            raise RuntimeError(
+                f"fully_shard of {name}: rank {group.rank()} has {mine[0]} where rank {rank} has "
+                f"{mine[1]}. Build the same module in all ranks."
+            )
+
+
+def _sharded_class(cls: type[Module]) -> type[Module]:
+    found = _classes.get(cls)
+    if found is None:
+        found = _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
+        found.__module__, found.__qualname__ = cls.__module__, f"FSDP{cls.__qualname__}"
+    return found
+
+
+def unit_of(module: Any) -> Unit:
+    """Return the unit of a sharded module."""
+    unit: Unit = module.__dict__["_fsdp_unit"]
+    return unit
+
+
+def _units(module: Any, recurse: bool) -> list[Unit]:
+    modules = module.modules() if recurse else [module]
+    return [unit_of(m) for m in modules if isinstance(m, FSDPModule)]
+
+
+def full_state_dict(module: Module) -> dict[str, Tensor]:
+    """Return a module's state dict with the parameters of all ranks; all ranks call it."""
+    found = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        sharded = isinstance(value, ShardedParameter)
+        found[name] = value.full_tensor() if sharded else value.detach()
+    return found

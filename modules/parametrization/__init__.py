@@ -1,0 +1,1 @@
+"""Parameters that are computed from others: parametrizations, norms of weights, pruning."""

@@ -1,0 +1,1 @@
+"""Functions of a module's parameters: clipping of gradients, fusion, vectors."""
