@@ -233,6 +233,7 @@ def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):
     monkeypatch.setattr(library, "folder", lambda: None)  # not those of the usual size
     for module, kernel in (
         (microkernel, "accumulate"),
+        (kernels, "_accumulate_tile"),
         (kernels, "_hand_out"),
         (kernels, "convolve"),
         (kernels, "sum_windows"),

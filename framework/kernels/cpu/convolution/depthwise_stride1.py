@@ -223,6 +223,47 @@ def _window(line: int, padding: int, dilation: int, high: int, taps: int) -> Any
     return first, max(first, min(taps, end))
 
 
+@compiled
+def _lines_alike(seen: Any, q: int) -> int:
+    """How many lines from ``q`` on, at most LINES, meet the same elements of the window."""
+    count = 1
+    while count < LINES and q + count < seen.shape[0]:
+        if seen[q + count, 0] != seen[q, 0] or seen[q + count, 1] != seen[q, 1]:
+            break
+        count += 1
+    return count
+
+
+@compiled(fastmath=FUSED)
+def _slide_at_edge(
+    sums: Any,
+    x: Any,
+    line: int,
+    weight: Any,
+    first: int,
+    counts: Any,
+    steps: Any,
+    turns: Any,
+    column: int,
+    width: int,
+    some: int,
+) -> None:
+    """Add what :func:`_slide` adds, number by number: a group would reach beyond ``x``.
+
+    ``line`` is where the first line begins, ``counts`` are the lines and the sizes of the window,
+    and ``some`` of the group are wanted. The other arguments are those of :func:`_slide`.
+    """
+    lanes = sums.size // LINES
+    for r in range(counts[0]):
+        for b in range(counts[1]):
+            for e in range(counts[2]):
+                scale = weight[first + b * turns[0] + e * turns[1]]
+                begin = column + e * steps[1]
+                at = line + r * width + b * steps[0] + begin
+                for j in range(max(0, -begin), min(some, width - begin)):
+                    sums[r * lanes + j] += scale * x[at + j]
+
+
 @compiled(fastmath=FUSED)
 def slide(
     out: Any,
@@ -267,11 +308,7 @@ def slide(
             q = 0
             while q < lines:
                 first, last = seen[q, 0], seen[q, 1]
-                rows = 1  # lines that meet the same elements of the window
-                while rows < LINES and q + rows < lines:
-                    if seen[q + rows, 0] != first or seen[q + rows, 1] != last:
-                        break
-                    rows += 1
+                rows = _lines_alike(seen, q)
                 y = q + first * dilation[0] - padding[0]
                 far = (LINES - 1 + (last - first - 1) * dilation[0]) * width
                 far += (kw - 1) * dilation[1] + lanes
@@ -306,19 +343,83 @@ def slide(
                             continue
                         if k == 0:
                             sums[:] = given
-                        for r in range(rows):
-                            for b in range(last - first):
-                                for e in range(kw):
-                                    scale = windows[w + b * turns[0] + e * turns[1]]
-                                    column = s - padding[1] + e * dilation[1]
-                                    at = line + (r + b * dilation[0]) * width + column
-                                    for j in range(max(0, -column), min(some, width - column)):
-                                        sums[r * lanes + j] += scale * source[at + j]
+                        _slide_at_edge(
+                            sums,
+                            source,
+                            line,
+                            windows,
+                            w,
+                            (rows, last - first, kw),
+                            (dilation[0] * width, dilation[1]),
+                            turns,
+                            s - padding[1],
+                            width,
+                            some,
+                        )
                     at = target + q * wide + s
                     for r in range(rows):
                         copy(flat, at, one, sums, r * lanes, one, some)
                         at += wide
                 q += rows
+
+
+@compiled
+def _whole_lines(here: int, lines: int, room: Any, steps: Any) -> Any:
+    """Which of ``lines`` :func:`_meet` can take: from the first to one after the last.
+
+    Args:
+        here: Where the first begins in the image.
+        lines: How many there are.
+        room: How far from its beginning the last one may begin, in the gradient and in the image.
+        steps: From line to line, in both.
+    """
+    skip, more = 0, lines
+    while more > 0 and ((more - 1) * steps[0] > room[0] or (more - 1) * steps[1] > room[1]):
+        more -= 1
+    while skip < more and here + skip * steps[1] < 0:
+        skip += 1
+    return skip, more
+
+
+@compiled(fastmath=FUSED)
+def _add_lanes(totals: Any, sums: Any) -> None:
+    """Add each group of ``sums`` up, in float64, to an element of ``totals``."""
+    lanes = sums.size // totals.size
+    for t in range(totals.size):
+        total = 0.0
+        for j in range(lanes):
+            total += sums[t * lanes + j]
+        totals[t] += total
+
+
+@compiled(fastmath=FUSED)
+def _meet_at_edge(
+    totals: Any,
+    grad: Any,
+    there: int,
+    x: Any,
+    here: int,
+    steps: Any,
+    bounds: Any,
+    apart: int,
+    some: int,
+    column: int,
+    taps: int,
+) -> None:
+    """Add the products of the lines that :func:`_meet` cannot take, number by number.
+
+    ``bounds`` are the lines that it takes, from and to, and how many there are. The other
+    arguments are those of :func:`_meet`.
+    """
+    skip, more, lines = bounds
+    for q in range(lines):
+        if skip <= q < more:
+            continue
+        for t in range(taps):
+            c = column + t * apart
+            at = here + q * steps[1] + t * apart
+            for j in range(max(0, -c), min(some, steps[1] - c)):
+                totals[t] += grad[there + q * steps[0] + j] * x[at + j]
 
 
 @compiled(fastmath=FUSED)
@@ -356,17 +457,10 @@ def slide_weight(
                         column = s - padding[1] + e * dilation[1]
                         there = target + top * wide + s
                         here = plane + y * width + column
-                        more = bottom - top
                         # The last lines may lie where a group would reach beyond the arrays.
                         far = (TAPS - 1) * dilation[1] + lanes
-                        while more > 0 and (
-                            there + (more - 1) * wide + lanes > flat.size
-                            or here + (more - 1) * width + far > source.size
-                        ):
-                            more -= 1
-                        skip = 0
-                        while skip < more and here + skip * width < 0:
-                            skip += 1
+                        room = (flat.size - lanes - there, source.size - far - here)
+                        skip, more = _whole_lines(here, bottom - top, room, (wide, width))
                         if more > skip:
                             _meet(
                                 sums,
@@ -381,19 +475,21 @@ def slide_weight(
                                 column,
                                 width,
                             )
-                            for t in range(TAPS):
-                                total = 0.0
-                                for j in range(lanes):
-                                    total += sums[t * lanes + j]
-                                kinds[t] += total
-                        for q in range(bottom - top):
-                            if skip <= q < more:
-                                continue
-                            for t in range(taps):
-                                c = column + t * dilation[1]
-                                for j in range(max(0, -c), min(some, width - c)):
-                                    g = flat[there + q * wide + j]
-                                    kinds[t] += g * source[plane + (y + q) * width + c + j]
+                            _add_lanes(kinds, sums)
+                        if more - skip < bottom - top:
+                            _meet_at_edge(
+                                kinds,
+                                flat,
+                                there,
+                                source,
+                                here,
+                                (wide, width),
+                                (skip, more, bottom - top),
+                                dilation[1],
+                                some,
+                                column,
+                                taps,
+                            )
                     for t in range(taps):
                         totals[b * kw + e + t] += kinds[t]
         for b in range(kh):

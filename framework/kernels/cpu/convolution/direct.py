@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..support.jit import compiled
+from ..support.jit import compiled, inlined
 from ..support.microkernel import GROUP, ROWS, TOGETHER, accumulate, copy, move_rows, transpose
 from .depthwise import reach
 
@@ -41,6 +41,13 @@ def _after(at: Any, count: int, box: Any, extent: Any) -> Any:
     if d >= extent[0]:
         image, d, h, w = image + 1, 0, 0, 0
     return ((image * box[0] + d) * box[1] + h) * box[2] + w if image < count else -1
+
+
+@inlined
+def _zero(buffer: Any, first: int, last: int) -> None:
+    # A loop: most are shorter than an assignment to a slice is worth.
+    for k in range(first, last):
+        buffer[k] = 0
 
 
 @compiled
@@ -63,26 +70,25 @@ def _lay(
     flat = x.reshape(-1)
     wide, s = box[2], step[2]
     at: Any = np.int64(0)
-    for c in range(channel, channel + channels):
-        for f in range(firsts.shape[0]):
-            shift = firsts[f, 2]
-            low, high = reach(shift, width, wide, s)
-            for i in range(image, image + count):
-                for a in range(box[0]):
-                    z = a * step[0] + firsts[f, 0]
-                    for b in range(box[1]):
-                        y = b * step[1] + firsts[f, 1]
-                        if z < 0 or z >= depth or y < 0 or y >= height or low == high:
-                            buffer[at : at + wide] = 0
-                        else:
-                            for k in range(at, at + low):
-                                buffer[k] = 0
-                            for k in range(at + high, at + wide):
-                                buffer[k] = 0
-                            here = ((i * x.shape[1] + c) * depth + z) * height + y
-                            here = here * width + low * s + shift
-                            copy(buffer, at + low, np.int64(1), flat, here, s, high - low)
-                        at += wide
+    phases = firsts.shape[0]
+    for k in range(channels * phases):
+        c, f = channel + k // phases, k % phases
+        shift = firsts[f, 2]
+        low, high = reach(shift, width, wide, s)
+        for i in range(image, image + count):
+            for a in range(box[0]):
+                z = a * step[0] + firsts[f, 0]
+                for b in range(box[1]):
+                    y = b * step[1] + firsts[f, 1]
+                    if z < 0 or z >= depth or y < 0 or y >= height or low == high:
+                        buffer[at : at + wide] = 0
+                    else:
+                        _zero(buffer, at, at + low)
+                        _zero(buffer, at + high, at + wide)
+                        here = ((i * x.shape[1] + c) * depth + z) * height + y
+                        here = here * width + low * s + shift
+                        copy(buffer, at + low, np.int64(1), flat, here, s, high - low)
+                    at += wide
 
 
 @compiled
@@ -158,6 +164,60 @@ def _hand_out(
 
 
 @compiled
+def _accumulate_tile(
+    sums: Any,
+    pitch: int,
+    packed: Any,
+    room: int,
+    x: Any,
+    panels: int,
+    channels: int,
+    step: int,
+    offsets: Any,
+    place: Any,
+) -> None:
+    """Add the products of some channels to the sums of all positions of some panels.
+
+    Args:
+        sums: (panels, rows, positions), of which the rows are ``pitch`` apart.
+        pitch: From row to row.
+        packed: (panels, channels, window, rows), of which the panels are ``room`` apart.
+        room: From panel to panel.
+        x: The channels of the image, as :func:`_lay` fills them.
+        panels: How many.
+        channels: How many, ``step`` apart in ``x``.
+        step: From channel to channel.
+        offsets: What each element of the window adds to a position.
+        place: Images, their box, and the extent of the positions, as :func:`_after` takes them.
+    """
+    count, box, extent = place
+    lanes = GROUP // x.itemsize
+    position: Any = np.int64(0)
+    v: Any = np.int64(0)
+    while position >= 0:
+        one = position
+        two = _after(one + lanes, count, box, extent)
+        three = _after(two + lanes, count, box, extent) if two >= 0 else -1
+        position = _after(three + lanes, count, box, extent) if three >= 0 else -1
+        for p in range(panels):
+            accumulate(
+                sums,
+                p * ROWS * pitch + v,
+                pitch,
+                packed,
+                p * room,
+                x,
+                one,
+                max(two, 0),
+                max(three, 0),
+                channels,
+                step,
+                offsets,
+            )
+        v += TOGETHER * lanes
+
+
+@compiled
 def convolve(
     out: Any, buffer: Any, sums: Any, packed: Any, x: Any, weight: Any, bias: Any, groups: int,
     images: Any, panels: Any, beside: int, strides: Any, firsts: Any, step: Any, box: Any,
@@ -191,7 +251,6 @@ def convolve(
     image, count = images[0], images[1] - images[0]
     rows, channels = out.shape[1] // groups, x.shape[1] // groups
     per = (rows + ROWS - 1) // ROWS
-    lanes = GROUP // x.itemsize
     pitch = sums.size // (beside * ROWS)
     room = packed.size // beside
     span = count * box[0] * box[1] * box[2]
@@ -227,29 +286,18 @@ def convolve(
                             which[begin:end],
                         )
                     tail = buffer[c * firsts.shape[0] * span :]
-                    position: Any = np.int64(0)
-                    v: Any = np.int64(0)
-                    while position >= 0:
-                        one = position
-                        two = _after(one + lanes, count, box, extent)
-                        three = _after(two + lanes, count, box, extent) if two >= 0 else -1
-                        position = _after(three + lanes, count, box, extent) if three >= 0 else -1
-                        for p in range(some_panels):
-                            accumulate(
-                                sums,
-                                p * ROWS * pitch + v,
-                                pitch,
-                                packed,
-                                p * room,
-                                tail,
-                                one,
-                                max(two, 0),
-                                max(three, 0),
-                                some,
-                                firsts.shape[0] * span,
-                                offsets[begin:end],
-                            )
-                        v += TOGETHER * lanes
+                    _accumulate_tile(
+                        sums,
+                        pitch,
+                        packed,
+                        room,
+                        tail,
+                        some_panels,
+                        some,
+                        firsts.shape[0] * span,
+                        offsets[begin:end],
+                        (count, box, extent),
+                    )
                 for p in range(some_panels):
                     first_row = row + p * ROWS
                     _hand_out(

@@ -20,6 +20,27 @@ def reach(i: int, n: int, m: int) -> Any:
     return i * n // m, ((i + 1) * n + m - 1) // m
 
 
+@inlined
+def _add_lines(sums: Any, x: Any, depths: Any, lines: Any) -> None:
+    """Set ``sums`` to the sum of some lines of some planes of ``x``."""
+    sums[:] = 0
+    for d in range(depths[0], depths[1]):
+        for y in range(lines[0], lines[1]):
+            line = x[d, y]
+            for z in range(sums.size):
+                sums[z] += line[z]
+
+
+@inlined
+def _add_to(out: Any, depths: Any, lines: Any, columns: Any, share: Any) -> None:
+    """Add ``share`` to some columns of some lines of some planes of ``out``."""
+    for d in range(depths[0], depths[1]):
+        for y in range(lines[0], lines[1]):
+            line = out[d, y, columns[0] : columns[1]]
+            for z in range(line.size):
+                line[z] += share
+
+
 @compiled(fastmath=SUMS)
 def average(out: Any, x: Any) -> None:
     """The mean of each cell: whole lines are added up first, then parts of their sum."""
@@ -42,12 +63,7 @@ def average(out: Any, x: Any) -> None:
             d0, d1 = reach(p, depth, out.shape[1])
             for q in range(out.shape[2]):
                 y0, y1 = reach(q, height, out.shape[2])
-                sums[:] = zero
-                for d in range(d0, d1):
-                    for y in range(y0, y1):
-                        line = x[c, d, y]
-                        for z in range(width):
-                            sums[z] += line[z]
+                _add_lines(sums, x[c], (d0, d1), (y0, y1))
                 for r in range(out.shape[3]):
                     z0, z1 = reach(r, width, out.shape[3])
                     total = zero
@@ -71,11 +87,7 @@ def average_grad(out: Any, grad: Any) -> None:
                     z0, z1 = reach(r, width, grad.shape[3])
                     count = (d1 - d0) * (y1 - y0) * (z1 - z0)
                     share = grad[c, p, q, r] / out.dtype.type(count)
-                    for d in range(d0, d1):
-                        for y in range(y0, y1):
-                            line = out[c, d, y, z0:z1]
-                            for z in range(line.size):
-                                line[z] += share
+                    _add_to(out[c], (d0, d1), (y0, y1), (z0, z1), share)
 
 
 @compiled
