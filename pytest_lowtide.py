@@ -3,7 +3,7 @@
     @pytest.mark.limit_memory("24 MiB")
     def test_a_step_fits(): ...
 
-A module of its own beside the package, so that pytest, which imports its plugins when it starts,
+A separate module beside the package, so that pytest, which imports its plugins when it starts,
 imports nothing of lowtide before a test asks for it.
 """
 

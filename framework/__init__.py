@@ -2,4 +2,4 @@
 
 from .kernels.runtime.blas import doze_sooner as _doze_sooner
 
-_doze_sooner()  # before NumPy is loaded, if nobody has loaded it yet
+_doze_sooner()  # before NumPy is loaded, if it is not loaded yet

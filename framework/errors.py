@@ -1,4 +1,4 @@
-"""Exception classes; errors without a class of their own raise PyTorch's builtin type.
+"""Exception classes; errors without a separate class raise PyTorch's builtin type.
 
 Each class derives from the builtin that a PyTorch user would catch for the same mistake.
 """

@@ -10,7 +10,7 @@ made. A thread's ``State.run_kernel`` is the executor's ``runner``, and a plan a
 shown to it. So the usual executor costs nothing, and :func:`install` has these bound anew, by the
 functions that modules declared with :func:`when_installed`.
 
-What has no method of its own goes through one of these: writing outside of ops and random draws
+What has no separate method goes through one of these: writing outside of ops and random draws
 are calls of the runner (``modes.run_kernel``), copies between devices are methods of the backends.
 """
 
@@ -30,7 +30,7 @@ class Executor:
     """The default executor, which computes everything.
 
     Attributes:
-        computes: Kernels write what they should. If not, nobody looks for NaN or damage in what
+        computes: Kernels write what they should. If not, nothing looks for NaN or damage in what
             they left, and tensors on meta may be asked for values.
     """
 

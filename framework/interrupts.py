@@ -1,7 +1,7 @@
 """Interrupt safety: critical sections that Ctrl-C cannot divide.
 
 CPython calls the handler of a signal between two bytecodes of the main thread: at the entry of a
-function, after a call, and where a loop jumps back; nowhere else. So a row of statements without
+function, after a call, and where a loop jumps back; nowhere else. So a group of statements without
 a call is never interrupted, and most of what keeps state here (pool, ledger, storages, handles) is
 written as such a row. Four tools serve where that is not enough:
 
@@ -12,7 +12,7 @@ written as such a row. Four tools serve where that is not enough:
 - :class:`WholeContext` is for contexts that have more to do: they are entered or not, left or not.
 - :class:`HookGuard` defers Ctrl-C between two hooks whose errors Python swallows.
 
-Finalizers have a way of their own, since Python swallows what is raised in them: see
+Finalizers have a separate way, since Python swallows what is raised in them: see
 :func:`finalizer`.
 """
 
@@ -78,7 +78,7 @@ class RestoringExit:
     """An ``__exit__`` that restores attributes without running Python code.
 
     The mode's ``__enter__`` writes the present values into ``self._before``, a list with one
-    place for each name, in one row with setting the new ones.
+    place for each name, in one statement with setting the new ones.
 
     Args:
         owner: Returns the object whose attributes they are.
@@ -233,7 +233,7 @@ def finalizer(function: F) -> F:
     Python swallows what is raised in a finalizer, an interrupt too. One at its entry would leave
     bytes booked for good, and Ctrl-C itself would be lost. A declared finalizer is called again
     then, and the interrupt raised at the next opportunity. Later than at the entry it has to be
-    safe by itself: one row of statements without a call, but for the last.
+    safe by itself: a group of statements without a call, but for the last.
     """
     code = function.__code__
     entry = next(i.offset for i in get_instructions(code) if i.opname == "RESUME")
@@ -246,7 +246,7 @@ def _again(unraisable: Any) -> None:
     trace = unraisable.exc_traceback
     function = None
     if trace is None and unraisable.exc_type is KeyboardInterrupt:
-        # In a hook without Python code, a HookGuard's: nobody else would hear of it.
+        # In a hook without Python code, a HookGuard's: nothing else would report it.
         _thread.start_new_thread(_deliver_soon, ())
         return
     if trace is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
@@ -256,7 +256,7 @@ def _again(unraisable: Any) -> None:
             function(frame.f_locals[frame.f_code.co_varnames[0]])
         # Not from here: it would be raised in this function, and swallowed too.
         _thread.start_new_thread(_deliver_soon, ())
-    if function is None:  # somebody else's: told as ever
+    if function is None:  # not ours: reported as usual
         tell = _others.pop() if _others else sys.__unraisablehook__
         try:
             tell(unraisable)
@@ -269,7 +269,7 @@ def _deliver_soon() -> None:
     _thread.interrupt_main()
 
 
-_others: list[Callable[[Any], Any]] = []  # whoever was told before; empty while it is told
+_others: list[Callable[[Any], Any]] = []  # the hook before ours; empty while it runs
 
 
 def listen() -> None:

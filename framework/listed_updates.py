@@ -56,7 +56,7 @@ class ListedUpdate:
         self._table: Any = None
 
     def add(self, tensors: Sequence[Any]) -> bool:
-        """Add a tensor with what its update takes; False if it needs a call of its own.
+        """Add a tensor with what its update takes; False if it needs a separate call.
 
         Args:
             tensors: The inputs at ``places``.
@@ -75,7 +75,7 @@ class ListedUpdate:
         return True
 
     def prepare(self) -> int | None:
-        """Do all that may fail; return the index of a tensor that needs a call of its own, if any.
+        """Do all that may fail; return the index of a tensor that needs a separate call, if any.
 
         It is to be dropped then, and this to be called again.
         """

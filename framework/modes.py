@@ -232,7 +232,7 @@ class no_grad(_Optional):
 
     def __enter__(self) -> None:
         state = local.state
-        self._before[0] = state.grad  # one row, see RestoringExit
+        self._before[0] = state.grad  # no calls: see RestoringExit
         state.grad = False
 
     __exit__ = RestoringExit(state_of_thread, "grad")

@@ -1,9 +1,9 @@
 """Storage: one owned buffer, its bytes, its role, its version.
 
-A storage of the host is an array of bytes, a subclass of ``numpy.ndarray``. Every array of a
-tensor is a view of one, and NumPy keeps it as that view's ``base``. So the buffer goes back to
-the pool when the last array that reads it is gone, whoever holds that array: a tensor, the graph,
-or a user who called ``.numpy()``.
+A storage of the host is an array of bytes, a subclass of ``numpy.ndarray``. Every array of a tensor
+is a view of one, and NumPy keeps it as that view's ``base``. So the buffer goes back to the pool
+when the last array that reads it is gone, wherever that array is held: by a tensor, the graph, or a
+user who called ``.numpy()``.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class LedgerEntry:
     def restore(self, version: int) -> bool:
         """Bring back the bytes of a version that were given up; False if they were not.
 
-        Whoever kept a value calls it where the version is not the one that it kept.
+        Code that saved a value calls it if the version has changed since.
         """
         return False
 
     def alias(self) -> Any:
-        """Return the storage of ``tensor.data``: these bytes, under a version of its own."""
+        """Return the storage of ``tensor.data``: these bytes, under a separate version."""
         return AliasStorage(self)
 
     def set_role(self, role: int) -> None:
@@ -65,7 +65,7 @@ class LedgerEntry:
             self.role = role  # type: ignore[misc]  # the slots are the subclasses'
             return
         n, roles = self.nbytes, ledger.roles
-        self.role = role  # type: ignore[misc]  # in one row with what the ledger books
+        self.role = role  # type: ignore[misc]  # no call before the ledger changes
         roles[old] -= n
         roles[role] += n
         # Not if the graph lets go of a value: it was a saved one when the peak came.
@@ -105,11 +105,11 @@ class Storage(np.ndarray, LedgerEntry):  # type: ignore[override]  # nbytes is n
             finally:
                 self.stack.append(self.offset)
         else:
-            self.stack.append(self.offset)  # in one row with the booking
+            self.stack.append(self.offset)  # no call before the ledger changes
 
 
 class AliasStorage(LedgerEntry):
-    """The bytes of another storage under a version of their own: what ``Tensor.data`` gives.
+    """The bytes of another storage under a separate version: what ``Tensor.data`` gives.
 
     Writes through it are not counted by the graph that kept the values, which is what ``.data`` is
     for. Role, pins and ledger are those of the storage that owns the bytes, which it keeps alive.

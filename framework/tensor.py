@@ -128,7 +128,7 @@ class Tensor:
     def array(self) -> Any:
         """The raw array of the device; autograd does not see writes to it."""
         recorder = local.state.recorder
-        if recorder is not None:  # whoever has the array may write what no region sees
+        if recorder is not None:  # a holder of the array may write what no region sees
             recorder.became_writable(self._storage)
         value_read("array")
         return self._array
@@ -329,7 +329,7 @@ class Tensor:
 
     @property
     def data(self) -> Tensor:
-        """The same values outside the graph and under a version of their own.
+        """The same values outside the graph and under a separate version.
 
         Writes through it are not counted by a graph that kept the values: its gradients are then
         those of the new values, and backward warns of it, once for each line that writes.

@@ -132,7 +132,7 @@ class Tensor:
         """True if it is a non-leaf and ``retain_grad`` was called."""
     @property
     def data(self) -> Tensor:
-        """The same values outside the graph and under a version of their own."""
+        """The same values outside the graph and under a separate version."""
     @data.setter
     def data(self, value: Tensor) -> None: ...
     @property

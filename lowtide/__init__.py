@@ -231,7 +231,7 @@ cfloat, cdouble = complex64, complex128
 _install_paths()  # lowtide.cuda.memory, and such
 _publish_if_asked()  # for `lowtide top`
 
-_HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
+_HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but not public
 _HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
 _LATER = (  # namespaces imported when they are first asked for
     "accelerator", "distributions", "functional", "futures", "fx", "hub", "library", "mps",

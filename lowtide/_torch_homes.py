@@ -6,7 +6,7 @@ A module of PyTorch that is not here is looked for under the same name: ``torch.
 
 from __future__ import annotations
 
-# Below lowtide, and nobody's under torch
+# Below lowtide, and not under torch
 HIDDEN = {"as_torch", "cli", "framework", "modules", "recipes", "profiling"}
 HIDDEN |= {"_torch_homes", "_torch_paths"}
 HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command."""
+    """The parser of the command."""
     parser = argparse.ArgumentParser(
         prog="lowtide",
         description="Train with lowtide, and see where the memory goes.",

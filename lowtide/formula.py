@@ -1,4 +1,4 @@
-"""Elementwise functions of your own, written as the computation of one element.
+"""Custom elementwise functions, written as the computation of one element.
 
     from lowtide.formula import exp, formula
 
@@ -49,8 +49,9 @@ def formula(
     Args:
         function: Computes one element; see above for what it may hold.
         gradient: For inputs by name, the formula of their gradient. It takes ``grad`` and those of
-            the inputs and numbers that it needs. By default it is derived. A derived gradient
-            is what autograd would compute, so it may overflow where one written by hand does not.
+            the inputs and numbers that it needs. By default it is derived. A derived gradient is
+            what autograd would compute, so it may overflow where one that you write yourself does
+            not.
 
     Returns:
         A function of tensors that broadcast, with the same parameters. ``.op.formula`` computes

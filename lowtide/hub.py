@@ -1,6 +1,6 @@
 """Models of a repository's ``hubconf.py``, and weights: from local folders and files alone.
 
-Nothing is downloaded: code and weights of strangers are fetched by whoever decides to trust them.
+Nothing is downloaded: code and weights of others are fetched by a user who decides to trust them.
 Without ``source="local"`` a repository is looked for where PyTorch's hub would have put it before.
 """
 

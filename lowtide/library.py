@@ -1,4 +1,4 @@
-"""Ops of libraries by name: functions with a gradient of their own, called as they are.
+"""Ops of libraries by name: functions with a custom gradient, called as they are.
 
 ``custom_op`` makes a function an object that takes a gradient (``register_autograd``) and other
 functions for other devices (``register_kernel``). Shapes and bytes are found by running it: an

@@ -91,7 +91,7 @@ def profile(
         prof.html(folder / "memory.html")
         prof.plot(folder / "memory.png")
         files += ["memory.html", "memory.png"]
-    # Last, for whoever reads it may stop reading: `lowtide profile train.py | head`.
+    # Last, because the reader may stop reading: `lowtide profile train.py | head`.
     print(prof.report() if full else prof.verdict())
     print(f"{kept}Written to {folder}: {', '.join(files)}")
     if not full:

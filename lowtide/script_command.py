@@ -94,7 +94,7 @@ def run_script(
         args: What it finds in ``sys.argv``.
         module: ``script`` is a module's name.
         inside: A context to run it in. It is left while the script's names are still there, in
-            ``sys.modules["__main__"]``: whoever asks then who holds an object hears its name.
+            ``sys.modules["__main__"]``: a search for holders of an object then finds its name.
     """
     before = sys.modules["__main__"]
     try:

@@ -134,7 +134,7 @@ class MultiheadAttention(Module):
             key: The same with S and ``kdim``.
             value: The same with S and ``vdim``.
             key_padding_mask: (N, S) or (S,): True hides a key, or a number added to its scores.
-            need_weights: Return the weights too; they are then made and kept as a whole.
+            need_weights: Return the weights too; they are then computed and kept completely.
             attn_mask: (L, S) or (N num_heads, L, S): True hides, or a number added to the scores.
             average_attn_weights: Return the mean of the weights over heads.
             is_causal: A hint that ``attn_mask`` is causal.

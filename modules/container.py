@@ -70,7 +70,7 @@ def _name_at(container: Module, index: Any) -> str:
 
 
 def _renumber(container: Module, modules: list[Module | None]) -> None:
-    # The registry stays one object; whoever holds it sees the change.
+    # The registry stays one object; its holders see the change.
     container._modules.clear()
     container._modules.update((str(k), m) for k, m in enumerate(modules))
 

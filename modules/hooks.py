@@ -166,7 +166,7 @@ class HooksMixin:
     def set_checkpointing(self: T, policy: Any = None, enabled: bool = True) -> T:
         """Enable activation checkpointing of this module's ``forward``.
 
-        What ``forward`` would keep for backward is made again there, as with
+        What ``forward`` would keep for backward is recomputed there, as with
         ``lowtide.checkpoint(module, ...)``. Hooks run outside of the region. Copies of the module
         and pickles have the setting too. Where no graph is recorded, it changes nothing.
 

@@ -148,7 +148,7 @@ class CrossEntropyLoss(_WeightedLoss):
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
-    """Linear layer plus cross-entropy, without the whole array of logits.
+    """Linear layer plus cross-entropy, without the complete array of logits.
 
     Args:
         in_features: Size of each token.

@@ -52,7 +52,7 @@ class Parameter(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Copy values and attributes to new memory, without the gradient.
 
-        As in PyTorch the copy has memory of its own, and none for the rest of a larger base.
+        As in PyTorch the copy has separate memory, and none for the rest of a larger base.
         """
         found = memo.get(id(self))
         if found is None:

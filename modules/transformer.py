@@ -1,4 +1,4 @@
-"""Transformer layers: encoder, decoder, stacks of them, and the whole model.
+"""Transformer layers: encoder, decoder, stacks of them, and the complete model.
 
 Attention here never asks for its weights, so no matrix of (targets, sources) is kept; dropout keeps
 16 bytes. A mask is made into numbers to add once per stack, not once per layer. Nested tensors,
@@ -130,7 +130,7 @@ class TransformerEncoderLayer(Module):
         Args:
             src: (L, N, d_model), (N, L, d_model) with ``batch_first``, or (L, d_model).
             src_mask: (L, L) or (N nhead, L, L): True hides, or a number added to the scores.
-            src_key_padding_mask: (N, L): the same for whole keys.
+            src_key_padding_mask: (N, L): the same for keys of all queries.
             is_causal: A hint that ``src_mask`` is causal: attention then needs no mask at all.
 
         Raises:
@@ -223,8 +223,8 @@ class TransformerDecoderLayer(Module):
             memory: The encoder's output, the same with S.
             tgt_mask: (L, L) or (N nhead, L, L): True hides, or a number added to the scores.
             memory_mask: (L, S) or (N nhead, L, S), likewise.
-            tgt_key_padding_mask: (N, L), likewise for whole keys.
-            memory_key_padding_mask: (N, S), likewise for whole keys.
+            tgt_key_padding_mask: (N, L), likewise for keys of all queries.
+            memory_key_padding_mask: (N, S), likewise for keys of all queries.
             tgt_is_causal: A hint that ``tgt_mask`` is causal.
             memory_is_causal: A hint that ``memory_mask`` is causal.
         """
@@ -463,7 +463,7 @@ class Transformer(Module):
             src_mask: (S, S): True hides, or a number added to the scores.
             tgt_mask: (T, T), likewise.
             memory_mask: (T, S), likewise.
-            src_key_padding_mask: (N, S), likewise for whole keys.
+            src_key_padding_mask: (N, S), likewise for keys of all queries.
             tgt_key_padding_mask: (N, T), likewise.
             memory_key_padding_mask: (N, S), likewise.
             src_is_causal: Whether ``src_mask`` is causal; None looks at its values.

@@ -31,12 +31,11 @@ class Adafactor(Optimizer):
 
     State: ``step``, and ``row_var`` and ``col_var``, or ``variance`` for a vector.
 
-    Memory: V and U are never whole. On the CPU a step is compiled and takes none beside the state
-    (``framework/kernels/cpu/optim/adafactor.py``). What is not compiled (half precision, strides,
-    small models, other devices) runs on tiles (``framework/ops/views/tiled.py``; one row, if that
-    is longer),
-    twice: once for RMS(U), before anything is written, once to apply it. From the first to the
-    second the new rows and columns of all parameters are kept beside the old ones.
+    Memory: V and U are never complete. On the CPU a step is compiled and takes none beside the
+    state (``framework/kernels/cpu/optim/adafactor.py``). What is not compiled (half precision,
+    strides, small models, other devices) runs on tiles (``framework/ops/views/tiled.py``; one row,
+    if that is longer), twice: once for RMS(U), before anything is written, once to apply it. From
+    the first to the second the new rows and columns of all parameters are kept beside the old ones.
 
     Args:
         params: What to optimize.

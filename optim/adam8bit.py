@@ -47,10 +47,10 @@ class Adam8bit(Elementwise):
     tensor: 2.03 bytes an element, where Adam keeps 8. Parameters of fewer than ``min_8bit_size``
     elements keep ``state1`` and ``state2`` as Adam does, in float32 at least.
 
-    Memory: no mean is ever whole. On the CPU a step is compiled and takes none beside the state;
-    for parameters that are strided or of half precision it takes two tiles in float32, once for
-    all of them. Small models compute the step in copies, and write it back. On other devices it
-    runs in tensor ops on tiles (``framework/ops/views/tiled.py``), as :class:`Adam`'s.
+    Memory: no mean is ever decoded completely. On the CPU a step is compiled and takes none beside
+    the state; for parameters that are strided or of half precision it takes two tiles in float32,
+    once for all of them. Small models compute the step in copies, and write it back. On other
+    devices it runs in tensor ops on tiles (``framework/ops/views/tiled.py``), as :class:`Adam`'s.
 
     Names and defaults are bitsandbytes'. Different here: ``weight_decay`` is an L2 penalty, as in
     Adam (theirs shrinks the parameter, as AdamW8bit); a v above 0 is never rounded to 0, so that no

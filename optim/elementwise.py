@@ -179,7 +179,7 @@ class Batch:
         return not any(state.get(name) != value for name, value in self._before)
 
     def add(self, one: Todo, state: dict[str, Any], new: bool) -> bool:
-        """Add a parameter; False if it needs a call of its own.
+        """Add a parameter; False if it needs a separate call.
 
         Args:
             one: The parameter with its group.
@@ -202,7 +202,7 @@ class Batch:
         return True
 
     def prepare(self) -> list[Todo]:
-        """Do all that may fail; return the parameters that need calls of their own."""
+        """Do all that may fail; return the parameters that need separate calls."""
         left = []
         while (k := self.update.prepare()) is not None:
             self.update.drop(k)

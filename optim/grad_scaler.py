@@ -204,7 +204,7 @@ class GradScaler:
 
     def _forget_failed(self, optimizer: Any) -> None:
         # A step that raised left unscaled gradients. It may be tried again with these, or, after
-        # zero_grad and another backward, with new ones, which nobody has unscaled.
+        # zero_grad and another backward, with new ones, which were not unscaled.
         failed = self._failed.pop(id(optimizer), None)
         if failed is None:
             return

@@ -2,7 +2,7 @@
 
 An ordinary step needs all gradients at once: as many bytes as there are parameters. Most optimizers
 look at one parameter at a time, and nothing in backward reads a parameter again after its gradient
-is whole: all nodes that kept it have run. So a hook on each parameter can make that parameter's
+is complete: all nodes that kept it have run. So a hook on each parameter can make that parameter's
 step there and then.
 
 Nothing here is part of a cycle: the hook that parameters hold knows its optimizer weakly, the
@@ -36,10 +36,10 @@ def fuse_into_backward(optimizer: Optimizer, *, once: bool = False) -> FusedStep
     ``GradScaler.step`` raise; several backward passes to one step are several steps. What needs one
     gradient at a time works in a hook: ``p.register_hook(lambda g: g.clamp(-1, 1))``.
 
-    If backward raises half way, or is interrupted, parameters whose gradient was whole are updated,
-    the others are not. Each parameter's own update is whole: one that raised, where an allocation
-    was refused, leaves its parameter and state as they were, and the gradient is gone. A backward
-    that is tried again moves some parameters twice; to go back, restore a checkpoint.
+    If backward raises half way, or is interrupted, parameters whose gradient was complete are
+    updated, the others are not. Each parameter's update is complete: one that raised, where an
+    allocation was refused, leaves its parameter and state as they were, and the gradient is gone. A
+    backward that is tried again moves some parameters twice; to go back, restore a checkpoint.
 
     With ``backward(inputs=...)`` the results are the same, but the gradients of these inputs are
     all computed before the first is used.
@@ -56,7 +56,7 @@ def fuse_into_backward(optimizer: Optimizer, *, once: bool = False) -> FusedStep
 
     Raises:
         TypeError: It is no optimizer.
-        ValueError: Its step needs all gradients at once, or is one of its own; a parameter is no
+        ValueError: Its step needs all gradients at once, or is a custom one; a parameter is no
             leaf.
         RuntimeError: It is fused already, or a parameter is updated in backward by another one.
 
@@ -134,7 +134,7 @@ class _Hook:
     """The hook on parameters that applies updates; one per optimizer.
 
     Attributes:
-        updates: True: says to others that whoever has this hook keeps no gradient.
+        updates: True: tells others that a parameter with this hook keeps no gradient.
         places: By a parameter's id its group, and how often it is listed there. The optimizer
             owns this dict: groups lead to parameters.
         once: Whether a parameter may be updated once only before the next ``step()``.

@@ -28,7 +28,7 @@ class LBFGS(Optimizer):
     Memory: beside the state a step holds the flat gradient and two vectors of work; the line search
     adds the start and up to three gradients of its bracket. All is counted in the ledger.
 
-    Whole or not at all: the closure runs many times between moves of the parameters, so a step
+    All or nothing: the closure runs many times between moves of the parameters, so a step
     works on a draft of its state, and if it raises the parameters go back to where it began. That
     takes three vectors more, from before the first move to the end. Gradients are the closure's.
 

@@ -1,8 +1,8 @@
 """Optimizer base class: parameter groups, lazy state, hooks, and one update per parameter.
 
-A step is whole or not at all. What can fail or takes memory (the closure, state, workspace, checks)
-is done for all parameters first, by :meth:`Optimizer.prepare`; then come writes that cannot fail,
-while Ctrl-C waits. A subclass defines ``prepare``, or, without that promise,
+A step is complete or has no effect. What can fail or takes memory (the closure, state, workspace,
+checks) is done for all parameters first, by :meth:`Optimizer.prepare`; then come writes that cannot
+fail, while Ctrl-C waits. A subclass defines ``prepare``, or, without that promise,
 :meth:`Optimizer.update`, which changes one parameter in place; an optimizer that sees all
 parameters at once, and one written for PyTorch, overrides ``step``. Hooks around ``step`` hold for
 all: they are put around each class's ``step`` when the class is made.
@@ -63,7 +63,7 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
         phase, recorder, saver = state.phase, state.recorder, state.saver
         self._in_step = True
         state.phase = "optimizer"
-        if recorder is not None:  # a region around the step: what a step makes is not made again
+        if recorder is not None:  # a region around the step: what a step computes is not recomputed
             state.recorder, state.notes_results = None, state.inference
             state.saver = None if saver is recorder else saver
         try:
@@ -121,7 +121,7 @@ class Optimizer:
     """Base class of optimizers: parameter groups, state, and :meth:`update` per parameter.
 
     Args:
-        params: Tensors, (name, tensor) pairs, or dicts with ``params`` and options of their own.
+        params: Tensors, (name, tensor) pairs, or dicts with ``params`` and separate options.
         defaults: Options of groups that do not set them.
 
     Attributes:
@@ -416,7 +416,7 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load options and a copy of the state; tensors keep their saved dtype.
 
-        Whole or not at all: until the copy is there, nothing changes.
+        All or nothing: until the copy is there, nothing changes.
 
         Raises:
             ValueError: Groups or their sizes differ, or a state does not fit its parameter.

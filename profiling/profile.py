@@ -201,7 +201,7 @@ class Profile:
     def findings(self) -> list[Finding]:
         """Graphs that outlived their step, largest growth first.
 
-        Empty if there was none, or nobody watched: see ``MemoryProfiler(leaks=True)``.
+        Empty if there was none, or leaks were not watched: see ``MemoryProfiler(leaks=True)``.
         """
         self.settle()
         return self.recording.findings

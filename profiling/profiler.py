@@ -62,7 +62,7 @@ class MemoryProfiler(WholeContext, Profile):
             does; they are in ``findings``, in the report and on the page. Notes source lines of
             all nodes.
         warn: Warn, once a line, of bytes that bought nothing (``profiling.MemoryWarning``): a
-            forward without a backward or a graph retained for nobody, of a mebibyte and more;
+            forward without a backward or a graph retained without need, of a mebibyte and more;
             a parameter that an optimizer never had a gradient for. Not without ``lines``.
 
     Attributes:

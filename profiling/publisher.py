@@ -1,7 +1,7 @@
 """Publication of what lives now, for ``lowtide top`` in another terminal.
 
-A process that publishes writes a small JSON file about once a second, whole each time, into a
-folder that only its user may read. Who looks reads that file, and disturbs nobody. The program pays
+A process that publishes writes a small JSON file about once a second, complete each time, into a
+folder that only its user may read. A viewer reads that file, and disturbs nothing. The program pays
 for attribution (``MemoryProfiler`` without lines and timeline), and for one grouping a second.
 """
 
@@ -32,7 +32,7 @@ def folder() -> Path:
     """The folder of this user's publications.
 
     Raises:
-        PermissionError: It belongs to somebody else, who could read or forge them.
+        PermissionError: It belongs to another user, who could read or forge them.
     """
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     path = Path(base) / f"lowtide-{os.getuid()}"

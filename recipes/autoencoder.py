@@ -1,4 +1,4 @@
-"""Train a variational autoencoder on Fashion-MNIST, and draw clothes that nobody made.
+"""Train a variational autoencoder on Fashion-MNIST, and draw new clothes.
 
 Result: 243 nats for a test picture (an upper bound of its negative log-likelihood), and a picture
 of samples, ``samples.png``.

@@ -1,6 +1,6 @@
 """The folder of a run: nothing that an earlier run left is written over.
 
-Without ``--out`` each run has a folder of its own: ``runs/digits``, then ``runs/digits-2``. With it
+Without ``--out`` each run has a separate folder: ``runs/digits``, then ``runs/digits-2``. With it
 a folder that holds a run is refused.
 """
 

@@ -8,12 +8,12 @@ The loop itself stays in the recipe:
         run.log(loss.item())
     run.finish(accuracy=score)
 
-Everything a run writes is in a folder of its own (``run_folder.py``): ``checkpoints/``,
+Everything a run writes is in a separate folder (``run_folder.py``): ``checkpoints/``,
 ``curve.png``, ``results.json`` and, with ``--memory-report``, three steps as a profiler saw them
-(``memory.html``, ``memory.png``) and the bytes at the peak of the whole run (``memory.json``).
+(``memory.html``, ``memory.png``) and the bytes at the peak of the run (``memory.json``).
 ``--compile`` compiles the object that the run saves as ``model``.
 Ctrl-C ends the run after the step it is in, with a checkpoint; ``--resume`` goes on from the newest
-one, and computes what the whole run would have computed, to the last bit.
+one, and computes what the uninterrupted run would have computed, to the last bit.
 """
 
 from __future__ import annotations

@@ -286,3 +286,22 @@ if __name__ == "__main__":  # what a page has
             for pattern, better in BANNED.items():
                 for hit in re.findall(pattern, s, flags=re.IGNORECASE):
                     print(f"  {hit!r} (better: {better}): {s}")
+
+
+IN_CODE = r"\b(?:whoever|somebody|nobody|anybody|made again|in imagination|its like|stays apart)\b"
+
+
+def test_docstrings_and_comments_are_in_plain_words():
+    found = {}
+    for folder in ("framework", "modules", "optim", "profiling", "lowtide", "recipes"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            kept = [
+                token.string
+                for token in tokenize.generate_tokens(io.StringIO(text).readline)
+                if token.type == tokenize.COMMENT or token.string.startswith(('"""', 'r"""'))
+            ]
+            hits = re.findall(IN_CODE, "\n".join(kept), flags=re.IGNORECASE)
+            if hits := [hit for hit in hits if hit != "NOBODY"]:
+                found[str(path.relative_to(ROOT))] = hits
+    assert found == {}

@@ -1,6 +1,6 @@
 """Stack frames: the op that runs, and the line of the user's program that called it.
 
-A file is somebody's: the user's, the standard library's, or one of ours with its part in a call.
+A file is the user's, the standard library's, or one of ours with its part in a call.
 Walking the stack costs about 0.1 us a frame. Nothing of a frame is kept but the code object it ran,
 which, with the offset of the instruction, stands for a line (``call_stacks.py``).
 """

@@ -1,6 +1,6 @@
 """Scopes: the module path, op, phase and source line of an allocation.
 
-Nothing here runs unless somebody listens (:func:`listen`). While ``recording.on`` is true:
+Nothing here runs without a listener (:func:`listen`). While ``recording.on`` is true:
 
 - the call of a module enters a scope;
 - every node of the graph notes where it was made, as a path and a line (``node._site``);
@@ -207,7 +207,7 @@ class scope(_Mode):
         path = _join(top.prefix if top is not None else "", self.name)
         entry = Scope(path, path, None, top)
         state = local.state
-        self._entries += (entry,)  # one row with the next
+        self._entries += (entry,)  # no call before the next line
         state.scope = entry
         return self
 

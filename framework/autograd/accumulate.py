@@ -1,7 +1,7 @@
 """Gradient accumulation: pending gradients and ``.grad``, without copies where possible.
 
-Whether anybody else can see a gradient's bytes is asked of Python: it counts who holds the tensor,
-its array and its storage.
+Whether anything else can see a gradient's bytes follows from Python's counts of references to the
+tensor, its array and its storage.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def claim(leaf: Tensor, g: Any, known: list[Any], pending: dict[Any, Any]) -> No
     """Set the role of a gradient that will become the ``.grad`` of a leaf.
 
     The pass may be at its peak here: what is largest then may be just this gradient. It is one
-    already if the leaf will take it over: the first of a leaf without hooks, and nobody else's.
+    already if the leaf will take it over: the first of a leaf without hooks, and of no one else.
 
     Args:
         leaf: Whose gradient it is, or a part of it.

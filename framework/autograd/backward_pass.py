@@ -1,10 +1,10 @@
 """The backward pass: gradients flow from outputs to leaves, in reverse order of recording.
 
 A node is recorded after everything it was computed from. So the highest sequence number among the
-nodes that have received a gradient is ready: whoever else could contribute was recorded later and
-has run. A heap gives that order. A first pass counts what each leaf will receive, so that a leaf
-accumulates, and its hooks run, as soon as its gradient is whole; with ``inputs`` it also finds
-which nodes lead there at all, and nothing else runs.
+nodes that have received a gradient is ready: all others that could contribute were recorded later
+and has run. A heap gives that order. A first pass counts what each leaf will receive, so that a
+leaf accumulates, and its hooks run, as soon as its gradient is complete; with ``inputs`` it also
+finds which nodes lead there at all, and nothing else runs.
 
 A node's saved values go as soon as its rules have run.
 """
@@ -54,7 +54,7 @@ class BackwardPass:
         self.capture: dict[Any, dict[int, Tensor | None]] = {}
         self.notes: dict[Any, dict[int, Tensor]] = {}  # of hooks on several tensors
         self.seen: set[Node] = set()
-        self.replayed: list[Any] = []  # weak references to versions made again in this pass
+        self.replayed: list[Any] = []  # weak references to versions recomputed in this pass
         # ids of versions it will ask for (``autograd/remat/replay.py``)
         self.reads: set[int] | None = None
         self.node: Any = None  # that runs

@@ -3,7 +3,7 @@
 Forward is not recorded, so a value made there has no history. If backward uses one that was saved,
 a second derivative through it would be lost in silence. While forward runs, the dispatcher
 therefore reports its ops here, and storages that depend on such inputs are noted with a bit for
-each argument. Nothing is kept alive, and outside of forwards nobody asks.
+each argument. Nothing is kept alive, and outside of forwards nothing is looked up.
 
 What has no derivative by an input does not depend on it: comparisons, indices, ``sign``, draws. So
 a mask that was drawn or compared stays a constant. Values that leave lowtide, through NumPy say,

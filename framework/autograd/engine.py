@@ -40,7 +40,7 @@ def backward(
         GradientError: The graph was freed, or a saved value was overwritten.
 
     Memory:
-        A leaf takes its first gradient over without a copy if nobody else can see its bytes; later
+        A leaf takes its first gradient over without a copy if no one else can see its bytes; later
         ones are added to it in place. With ``create_graph``, a leaf's ``.grad`` has a graph that
         may lead back to the leaf: a cycle, until ``.grad`` is set to None. ``grad`` makes none.
     """
@@ -275,7 +275,7 @@ def _run(
             raise
         finally:
             done = state.running
-            state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
+            state.grad, state.saver, state.running, state.autocast = before  # no call in between
             state.phase, state.site = phase, site
             state.recorder = recorder
             state.notes_results = (

@@ -33,7 +33,7 @@ class FunctionCtx(Node):
 
     Attributes:
         needs_input_grad: For each argument of forward, whether it is a tensor that requires grad.
-        materialize_grads: Backward gets zeros instead of None for an output that nobody used.
+        materialize_grads: Backward gets zeros instead of None for an output that was not used.
     """
 
     # No __slots__: users set attributes of their own.

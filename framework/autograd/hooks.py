@@ -150,7 +150,7 @@ class saved_tensors_hooks:
         if state.hooks_disabled is not None:
             raise RuntimeError(state.hooks_disabled)
         saver = HookSaver(self.pack_hook, self.unpack_hook)
-        self._before[0] = state.saver  # one row with the next, see RestoringExit
+        self._before[0] = state.saver  # no call before the next line: see RestoringExit
         state.saver = saver
 
     __exit__ = RestoringExit(state_of_thread, "saver")

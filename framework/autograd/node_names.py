@@ -2,7 +2,8 @@
 
 ``_sum`` is ``SumBackward0`` over everything and ``SumBackward1`` over dims; one ``_permute`` serves
 ``t``, ``transpose`` and ``permute``, which say which they are by an attribute that does nothing
-else. A name that nobody prints (of helpers, of fused ops that PyTorch composes) follows the op's.
+else. A name that is never printed (of helpers, of fused ops that PyTorch composes) follows the
+op's.
 """
 
 from __future__ import annotations

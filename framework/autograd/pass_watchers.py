@@ -1,4 +1,4 @@
-"""Who is told of backward passes: detectors of leaks and of wasted memory."""
+"""Observers of backward passes: detectors of leaks and of wasted memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PassWatcher(Protocol):
-    """Whoever is told of backward passes."""
+    """An observer of backward passes."""
 
     def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
         """Record the start of a backward pass."""

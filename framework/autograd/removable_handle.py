@@ -18,7 +18,7 @@ class RemovableHandle:
     """
 
     def __init__(self, hooks: Any, key: int | None = None) -> None:
-        self._hooks = hooks  # a dict; whoever makes a handle without a key puts the hook there
+        self._hooks = hooks  # a dict; without a key, the maker of the handle puts the hook there
         self.id = next(_ids) if key is None else key
 
     def remove(self) -> None:

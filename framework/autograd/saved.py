@@ -3,7 +3,7 @@
 A node never keeps a bare array or the user's tensor. It keeps a handle, and asks it for the value
 when backward comes: ``handle.unpack(node)``. How the handle gets it is its state. Here is the
 state *held* (the array itself) and the state *hooked* (what ``saved_tensors_hooks`` packed);
-recomputing, packing and offloading are further classes with the same four members, and whoever
+recomputing, packing and offloading are further classes with the same four members, and whatever
 decides (``modes.State.saver``) picks the class, at save time or later by replacing the handle in
 ``node.handles``.
 
@@ -57,7 +57,7 @@ class Pin:
     __slots__ = ("storage",)
 
     def __init__(self, storage: Any) -> None:
-        self.storage = storage  # one row with the next
+        self.storage = storage  # no call before the next line
         storage.pins += 1
         if storage.role == TEMPORARY:
             storage.set_role(SAVED)
@@ -68,7 +68,7 @@ class Pin:
             storage = self.storage
         except AttributeError:  # interrupted at its birth
             return
-        storage.pins -= 1  # one row with the test: an interrupt comes before or after both
+        storage.pins -= 1  # no call since the test: an interrupt comes before or after both
         if storage.pins == 0 and storage.role == SAVED:
             n, ledger = storage.nbytes, storage.ledger
             storage.role = TEMPORARY
@@ -95,7 +95,7 @@ class Held(Pin):
         self.array = tensor._array
         self.spec = tensor._spec
         # Pin.__init__, written out: every saved value comes by here.
-        self.storage = storage  # one row with the next: __del__ takes it back, whatever happens
+        self.storage = storage  # no call in between: __del__ takes it back in any case
         storage.pins += 1
         self.version = storage.version
         if source is None:
@@ -299,7 +299,7 @@ class PackedValue:
                 "input to pack hook can not be modified by in-place operations as this can lead "
                 "to unexpected side-effects. Clone it first."
             )
-        # Whoever keeps the very bytes is warned of a write, as the graph itself would be.
+        # A keeper of the very bytes is warned of a write, as the graph itself would be.
         same = isinstance(self.packed, Tensor) and self.packed._storage is storage
         self.version = version if same else None
         self.pinned = tuple(Pin(t._storage) for t in _tensors_in(self.packed))

@@ -3,7 +3,7 @@
 They nest, since they are made of ``autograd.grad`` on inputs of their own: an input that belongs
 to an outer graph (of another transform, or of the user's) stays connected to it. Whether a result
 must be differentiable is seen, not asked: if the outputs lead to no leaf but our own inputs,
-nobody outside can differentiate it, and no graph of the backward is recorded.
+nothing outside can differentiate it, and no graph of the backward is recorded.
 
 Arguments may be trees: tuples, lists and dicts of tensors, nested.
 

@@ -77,7 +77,7 @@ def _history(base: Tensor) -> tuple[int, int] | None:
 def mark_outputs(function: str, outputs: dict[int, Tensor]) -> None:
     """Mark those outputs of an ``autograd.Function`` that are views.
 
-    A view whose base nobody else holds any more is simply a tensor.
+    A view whose base nothing else holds any more is simply a tensor.
 
     Args:
         function: The name of the class.

@@ -1,7 +1,7 @@
 """Arrays of a program's kernel calls, bound to memory.
 
 A site is a place in a list of arguments where an array of a value stands. Arrays over the pool's
-mapping keep no memory alive, and are made again only where an address has changed: in a loop that
+mapping keep no memory alive, and are recreated only where an address has changed: in a loop that
 is never, for the pool gives the same blocks to the same requests.
 """
 

@@ -71,7 +71,7 @@ class CompiledFunction:
         self._lock = threading.Lock()
 
     def __get__(self, owner: Any, cls: Any = None) -> Any:
-        """Bind a method: each object has recordings of its own."""
+        """Bind a method: each object has separate recordings."""
         if owner is None:
             return self
         own = owner.__dict__.setdefault("_compiled_methods", {})

@@ -33,7 +33,7 @@ def compile(
 ) -> Any:
     """Return a function or module that is recorded twice and replayed afterwards.
 
-    The first call of a kind runs as ever, the second and the third are recorded. Compile a whole
+    The first call of a kind runs as written, the second and the third are recorded. Compile a whole
     training step: ``zero_grad``, forward, backward, clipping and the optimizer's step. Of a module,
     forward is replayed, and the backward of its results. A replay runs the recorded kernel calls on
     new inputs and gives the same bits. Python code of the function does not run again, but for the
@@ -44,7 +44,7 @@ def compile(
     Args:
         model: A function or a module; without it, a decorator is returned.
         fullgraph: Raise :class:`~lowtide.errors.CaptureError` where a call cannot be recorded.
-        dynamic: Accepted; each combination of shapes has a recording of its own.
+        dynamic: Accepted; each combination of shapes has a separate recording.
         backend: Accepted; there is one.
         mode: Accepted.
         options: Accepted.

@@ -131,7 +131,7 @@ class Guards(Walk):
 def state_of_live(owner: Any) -> list[Any]:
     """Return what an object holds whose calls are made anew: its attributes, its groups' options.
 
-    Between such calls nobody may change it: a replay would not repeat that.
+    Between such calls nothing may change it: a replay would not repeat that.
     """
     found = list(vars(owner).values())
     for group in getattr(owner, "param_groups", ()):

@@ -312,7 +312,7 @@ class KernelRecorder:
         return found
 
     def _need_within(self, value: Value, owner: Any, array: np.ndarray, start: int) -> None:
-        # Of memory that is not the pool's, only what the tensor itself shows can be made again.
+        # Of memory that is not the pool's, only what the tensor itself shows can be repeated.
         if not isinstance(owner, Storage) and self.reason is None:
             holder = self._tensors[value.tensor]._array
             if (

@@ -51,7 +51,7 @@ class RecordingBackward(Node):
             inner = wrap(x._array, x._spec, x._storage)
             inner._node, inner._index, inner._requires_grad = x._node, x._index, True
             self._outputs.append(inner)
-            x._viewed = None  # of a value inside, which nobody else sees
+            x._viewed = None  # of a value inside, which no one else sees
             attach(x, self, k)
         recorder.outputs.clear()
         self._begin()
@@ -68,7 +68,7 @@ class RecordingBackward(Node):
         return self._outputs[0]._node.name()  # type: ignore[no-any-return]
 
     def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
-        """Run the graph behind the results, and record it if it is the whole of it.
+        """Run the graph behind the results, and record it if it is all of it.
 
         Raises:
             GradientError: It was freed.

@@ -1,7 +1,7 @@
 """The replay of a call that runs its own backward, or has none.
 
 Small values that live inside the call lie in one block of the pool, taken for the call and given
-back at its end. Large ones, results and new gradients are storages of their own, which live from
+back at its end. Large ones, results and new gradients are separate storages, which live from
 their first row to their last: so a replay peaks no higher than the call as it is written.
 """
 
@@ -98,7 +98,7 @@ class Replay(Binding):
                     self._tensor(value.tensor)._grad._storage.version -= 1
             raise
         except BaseException:
-            self._count_writes(program.entries)  # which of them happened nobody knows
+            self._count_writes(program.entries)  # it is not known which of them happened
             raise
         finally:
             self._arguments = ()

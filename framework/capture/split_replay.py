@@ -1,6 +1,6 @@
 """The replay of a call whose backward runs later, outside: a model's forward.
 
-What forward leaves for backward lives in storages of its own, held by the node of the results: so
+What forward leaves for backward lives in separate storages, held by the node of the results: so
 several calls may wait for their backward at once, and memory goes as soon as backward has used it.
 Small values share a block: one for what forward alone uses, one for what backward reads, one for
 backward alone.

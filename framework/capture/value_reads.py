@@ -1,8 +1,8 @@
 """Numbers that Python reads in a recorded call: a replay goes on only if they are the same.
 
 What the program does after ``if mask.any():`` depends on the number. So the read is a row of the
-recording, which compares. If the number differs, the replay stops there and is undone: nobody has
-seen anything of it. That is possible as long as it has not written outside of the call. So a number
+recording, which compares. If the number differs, the replay stops there and is undone: nothing has
+seen its effects. That is possible as long as it has not written outside of the call. So a number
 that is read after such a write ends the recording.
 """
 

@@ -26,7 +26,7 @@ from .budget_limits import ProcessLimit, TensorLimit
 from .packing import pack
 from .stash import Stash, WriteCheckingRecorder
 
-SETTLE_EVERY = 4096  # values, after which what nobody wants is let go of
+SETTLE_EVERY = 4096  # values, after which what is not wanted is freed
 
 
 class BudgetRecorder(WriteCheckingRecorder):
@@ -107,7 +107,7 @@ class BudgetRecorder(WriteCheckingRecorder):
         return noted
 
     def before_step(self, parameters: Any) -> None:
-        """Leave copies of parameters for what may have to be made again after the step.
+        """Leave copies of parameters for what may have to be recomputed after the step.
 
         A graph may live on across it, as that of a second loss does. After an ordinary backward
         pass no value is wanted that is made from a parameter, and nothing is copied.
@@ -178,7 +178,7 @@ def other_ways(stash: Any, lossy: Any, who: str) -> tuple[Stash, ...]:
 
 
 class memory_budget(WholeContext, _Mode):
-    """Keep the live bytes of a device within a budget: drop saved values, and make them again.
+    """Keep the live bytes of a device within a budget: drop saved values, and recompute them.
 
     A context manager; as ``@memory_budget("2GiB")`` also a decorator, for functions and generators.
     Around a step, or around a whole training loop with its evaluation and its checkpoints. What is
@@ -217,7 +217,7 @@ class memory_budget(WholeContext, _Mode):
     Attributes:
         evictions: Values dropped so far.
         evicted_bytes: Their bytes.
-        replays: How often values were made again.
+        replays: How often values were recomputed.
         stashed: How many of the dropped values were stashed.
         stashed_bytes: Their bytes.
         replay_seconds: The time that took; on a GPU, until the kernels were launched.
@@ -231,7 +231,7 @@ class memory_budget(WholeContext, _Mode):
 
     Memory:
         What a kernel reads of tensors from outside the budget is kept as long as what it made may
-        have to be made again.
+        have to be recomputed.
 
     Example:
         >>> import lowtide as lt
@@ -278,7 +278,7 @@ class memory_budget(WholeContext, _Mode):
 
     @property
     def replays(self) -> int:
-        """How often values were made again."""
+        """How often values were recomputed."""
         return self._sum("replays")  # type: ignore[no-any-return]
 
     @property
@@ -293,7 +293,7 @@ class memory_budget(WholeContext, _Mode):
 
     @property
     def replay_seconds(self) -> float:
-        """Seconds in which values were made again."""
+        """Seconds in which values were recomputed."""
         return self._sum("replay_seconds")  # type: ignore[no-any-return]
 
     def _sum(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The limits of open budgets, as the ledger knows them: of tensors, or of the whole process."""
+"""The limits of open budgets, as the ledger knows them: of tensors, or of the process."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class ProcessLimit(TensorLimit):
 
         Args:
             ledger: Of the device.
-            again: Also if it is more than before. Else not: blocks that nobody has written yet are
-                no pages of the process, though they are counted as the pool's.
+            again: Also if it is more than before. Otherwise not: blocks that have not been written
+                yet are no pages of the process, though they are counted as the pool's.
         """
         if not execution.current.computes:  # nothing of what is imagined is in memory
             return

@@ -300,7 +300,7 @@ def sweep(folder: str) -> None:
         if not name.startswith(PREFIX):
             continue
         path = os.path.join(folder, name)
-        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+        with contextlib.suppress(OSError):  # another process's, or gone by now
             fd = os.open(path, os.O_RDWR)
             try:
                 if _lock(fd):

@@ -1,6 +1,6 @@
 """Offload to host memory: saved values leave the GPU and return for backward.
 
-Copies run on streams of their own beside the kernels, one stream out and one back, and the order
+Copies run on separate streams beside the kernels, one stream out and one back, and the order
 of events is always the same, so bytes are too. The host never waits, but for memory not pinned:
 
 - **Out.** The copy of a value begins once the kernels queued so far are done. The value stays on

@@ -8,7 +8,7 @@ Lossy, only when asked for: floats as ``bfloat16`` or ``float16`` (rounded to ne
 kept in float32, and rounded to 255 steps. The error of an element is at most 1/254 of the largest
 in its block (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022, in its linear
 form). What it does to gradients, ``checkpointing.verify(..., strict=False)`` measures. A value that
-somebody still holds when backward comes is used as it is.
+something still holds when backward comes is used as it is.
 
 Not optimal: the range of integers is read by the host, which waits for a GPU. Integers on meta have
 no values, and count as they are.

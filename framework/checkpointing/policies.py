@@ -3,7 +3,7 @@
 A policy is a function of a :class:`Value` (op, name, shape, dtype, bytes, module, number) that
 returns a decision:
 
-- ``"recompute"``: let go, and make it again in backward;
+- ``"recompute"``: free it, and recompute it in backward;
 - ``"save"``: keep it, if backward wants it;
 - ``"prefer_save"``: as the policy of the region around says; kept if there is none;
 - a stash, such as ``pack()``, ``offload()`` or ``offload_to_disk(dir)``: keep it in that form.

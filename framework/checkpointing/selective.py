@@ -23,7 +23,7 @@ class CheckpointPolicy(enum.Enum):
     """PyTorch's decisions about the results of an op.
 
     ``MUST_SAVE`` keeps them, ``PREFER_SAVE`` too unless a region around says otherwise; those of
-    ``RECOMPUTE`` make them again; those of ``CPU_OFFLOAD`` send them to the host.
+    ``RECOMPUTE`` recompute them; those of ``CPU_OFFLOAD`` send them to the host.
     """
 
     MUST_SAVE = 0

@@ -243,7 +243,7 @@ class StashRecorder(WriteCheckingRecorder):
         value = ValueVersion(None, 0, self.around)  # type: ignore[arg-type]  # stashed before asked
         value.stash = self.around.policy
         recorded, key = self.recorded, id(storage)
-        reference = _Reference(storage, _gone)  # one row with the next: the callback reads them
+        reference = _Reference(storage, _gone)  # no call in between: the callback reads them
         reference.recorded, reference.key = recorded, key
         value.lies_in(reference, storage.version)
         recorded[key] = value

@@ -178,7 +178,7 @@ def dtypes(op: Op) -> str:
 
 
 def devices(op: Op) -> str:
-    """List the devices of an op, and those with a kernel of their own."""
+    """List the devices of an op, and those with a separate kernel."""
     meta = "" if op.adopt and op.infer is None else ", meta"
     own = ", ".join(sorted({k.device for k in op.kernels}))
     return f"cpu, cuda{meta}" + (f"; own kernel on {own}" if own else "")

@@ -35,7 +35,7 @@ class Dataset(Generic[T_co]):
 class IterableDataset(Dataset[T_co]):
     """Base class of iterable datasets: define ``__iter__``.
 
-    With workers, each iterates over a copy of its own: ``get_worker_info()`` says which, so that
+    With workers, each iterates over its copy: ``get_worker_info()`` says which, so that
     ``__iter__`` can take its share. A subclass with ``state_dict`` and ``load_state_dict`` is
     resumed by them: ``__iter__`` then goes on from the loaded state. Count a sample before it is
     yielded. Without them, a resumed loader passes over the samples that were seen.
@@ -129,7 +129,7 @@ class Subset(Dataset[T_co]):
     """A subset of a dataset at given indices.
 
     Args:
-        dataset: The whole.
+        dataset: The complete dataset.
         indices: Which of its samples, in order.
 
     Raises:

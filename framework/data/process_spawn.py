@@ -133,7 +133,7 @@ def _run(function: Callable[..., Any], i: int, args: tuple[Any, ...], error: Any
     try:
         function(i, *args)
     except KeyboardInterrupt:
-        pass  # whoever started this has it too
+        pass  # the parent has it too
     except Exception:
         error.send(traceback.format_exc())
         raise SystemExit(1) from None

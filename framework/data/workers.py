@@ -17,7 +17,7 @@ user's own threads hold: then pass
 
 **Randomness.** In batch ``n`` of a worker, every stream is a function of the base seed, the
 worker's number and ``n``: a resumed run draws the same. Streams that ``worker_init_fn`` has seeded
-are left as it left them, except that lowtide's moves to a place of its own for each batch.
+are left as it left them, except that lowtide's moves to a separate place for each batch.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def run_worker(setup: WorkerSetup, conn: Any) -> None:
         target=_listen, args=(conn, tasks, latest, setup.parent, setup.forked), daemon=True
     )
     listener.start()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nothing waits any more
         _Worker(setup, SharedMemorySender(conn)).run(tasks, latest)
 
 

@@ -132,9 +132,9 @@ class HostBackend:
         Raises:
             OutOfMemoryError: The mapping, or the limit set on the device, has no room.
         """
-        # Every result of every op comes from here, so the ledger's and the pool's short roads are
-        # written out (Ledger.born, Pool.take). A block is taken off its stack in one row with the
-        # booking: no call, so neither an interrupt nor another thread comes between.
+        # Every result of every op comes from here, so the fast paths of the ledger and the pool are
+        # written out (Ledger.born, Pool.take). A block is taken off its stack and recorded without
+        # a call, so neither an interrupt nor another thread comes between.
         ledger = self.ledger
         nbytes = spec.nbytes
         if ledger.live + nbytes > ledger.limit:

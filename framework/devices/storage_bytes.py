@@ -1,4 +1,4 @@
-"""The bytes of a storage, whoever owns them: how many there are, and arrays that read them."""
+"""The bytes of a storage, ours or not: how many there are, and arrays that read them."""
 
 from __future__ import annotations
 

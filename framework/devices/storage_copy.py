@@ -23,7 +23,7 @@ _MEMO = "lowtide storages"  # a key of deepcopy's memo, whose other keys are ids
 def copied_storage(storage: Any, where: Any, memo: dict[Any, Any]) -> Any:
     """Return the copy of a storage: that of ``memo``, or a new one.
 
-    An alias (``Tensor.data``) becomes an alias of the copy, with a version of its own.
+    An alias (``Tensor.data``) becomes an alias of the copy, with a separate version.
 
     Args:
         storage: That of a tensor.

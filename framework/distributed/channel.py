@@ -1,7 +1,7 @@
 """Collectives of a group in progress: checked against those of the other ranks, with a deadline.
 
 A collective is a generator that posts messages and yields those that it waits for. It begins when
-it is called, and goes on whenever anybody polls the channel: ``wait`` does, and so do later calls.
+it is called, and goes on whenever the channel is polled: ``wait`` does, and so do later calls.
 Every rank first sends a line that says which collective it calls. If another rank calls a different
 one, all raise an error before any tensor is written.
 
@@ -72,7 +72,7 @@ class Call:
 
     @property
     def contributors(self) -> list[int]:
-        """The other ranks whose numbers are added up: few where nobody computes a sum."""
+        """The other ranks whose numbers are added up: few where no sum is computed."""
         return self.peers[:2] if imagining() else self.peers
 
     def send(self, peer: int, data: Any, kind: int = 1) -> Transfer:
@@ -172,7 +172,7 @@ class Channel:
         Args:
             what: For messages of errors.
             steps: As of a collective.
-            later: It begins when somebody polls.
+            later: It begins when the channel is polled.
 
         Raises:
             DistBackendError: An earlier collective failed.
@@ -195,7 +195,7 @@ class Channel:
             )
 
     def _checked(self, call: Call, steps: Callable[[Call], Steps]) -> Steps:
-        if self._transport is None or self.imagined:  # nobody calls anything else
+        if self._transport is None or self.imagined:  # nothing else is called
             yield from steps(call)
             return
         peers = call.peers
@@ -257,7 +257,7 @@ class Channel:
     def wait_a_moment(self, call: Call) -> None:
         """Move messages, or wait a moment for some; past its deadline the call ends with an error.
 
-        Whoever is interrupted here ends the channel: messages are half-way.
+        An interrupt here ends the channel, because messages are incomplete.
         """
         try:
             left = call.deadline - time.monotonic()

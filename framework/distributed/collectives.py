@@ -57,7 +57,7 @@ def begin_all_reduce(
         op: How.
         where: The group.
         name: The name.
-        space: Workspace that reductions share; one of its own if None.
+        space: Workspace that reductions share; a separate one if None.
         block: Bytes that are under way at a time.
     """
     buffer = Buffer(tensor, "all_reduce")
@@ -339,7 +339,7 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -
 def monitored_barrier(
     group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Wait for all ranks for a time of its own; the error names those that did not come."""
+    """Wait for all ranks, with a separate timeout; the error names those that did not come."""
     where = resolve(group, "monitored_barrier")
     where.channel.start("monitored_barrier", movement.nothing).wait(timeout)
 

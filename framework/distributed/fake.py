@@ -2,7 +2,7 @@
 
 Collectives check their arguments, take their workspace and return at once, so a process sees the
 bytes of any rank of a world of any size. What comes from other ranks is what this rank would send
-them, where that is known; else memory stays as it was. So sums and their like are of no use as
+them, where that is known; else memory stays as it was. So sums and averages are of no use as
 values. ``init_process_group("fake", rank=3, world_size=64)`` makes such a world, and estimates
 take place in one: a forked copy of a rank has no connections.
 """

@@ -29,7 +29,7 @@ class Future:
         return self._future.result()
 
     def hasten(self) -> None:
-        """Do what completes it, if a thread has to: a collective moves when somebody waits."""
+        """Do what completes it, if a thread has to: a collective moves when something waits."""
         if not self._future.done():
             for source in self._sources:
                 source.hasten()

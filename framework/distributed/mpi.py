@@ -41,7 +41,7 @@ class MpiTransport:
 
     @classmethod
     def world(cls) -> MpiTransport:
-        """Return the transport of all processes; start MPI if nobody has."""
+        """Return the transport of all processes; start MPI if it has not started."""
         import mpi4py
 
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
@@ -150,7 +150,7 @@ class MpiTransport:
         transfer.done = True
 
     def subgroup(self, number: int, ranks: list[int]) -> MpiTransport:
-        """Return the transport of some ranks, with a communicator of their own."""
+        """Return the transport of some ranks, with a separate communicator."""
         group = self._comm.Get_group().Incl(ranks)
         return MpiTransport(self._comm.Create_group(group, number % _TAGS))
 
@@ -177,7 +177,7 @@ def _finalize(process: int) -> None:
 
     if os.getpid() != process or not MPI.Is_initialized() or MPI.Is_finalized():
         return
-    if MpiTransport.left_open:  # MPI would wait for good for whoever should have received it
+    if MpiTransport.left_open:  # MPI would wait for good for the rank that should have received it
         sys.stdout.flush()
         sys.stderr.flush()
         _remove_segments()

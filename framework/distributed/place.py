@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 def place_of(init_method: str | None, has_store: bool, rank: int, world_size: int) -> Place:
-    """Return the place that ``init_process_group`` is told.
+    """Return the place that ``init_process_group`` gets.
 
     Args:
         init_method: ``env://``, ``tcp://host:port`` or ``file:///path``; None for ``env://``.

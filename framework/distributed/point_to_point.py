@@ -114,7 +114,7 @@ class _Received(Work):
 
 
 class _Arrival(Transfer):
-    """The first message with a tag, whoever sends it."""
+    """The first message with a tag, from any rank."""
 
     def __init__(self, call: Call, tag: int) -> None:
         self._call, self._tag = call, tag

@@ -102,7 +102,7 @@ class ProcessGroup:
             buffers: What it writes.
             result: The tensors that these are of.
             async_op: Whether to return a handle at once.
-            held: Workspace that lives until somebody has waited.
+            held: Workspace that lives until it was waited for.
         """
 
         def settled(call: Call) -> Steps:

@@ -2,7 +2,7 @@
 
 Each rank adds up one part of the tensor: it receives that part of every other rank, computes
 ``((part of rank 0 + part of rank 1) + part of rank 2) + ...`` in the tensor's dtype, and sends the
-result to all. MPI and NCCL add in an order of their own, which depends on sizes. Large tensors go
+result to all. MPI and NCCL add in an order that depends on sizes. Large tensors go
 through in blocks, so the workspace is at most ``BLOCK`` bytes.
 """
 

@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("<I")
 _LARGEST = 1 << 24  # bytes of a greeting: addresses of some hundred thousand ranks
 _AGAIN = 0.05  # seconds between attempts to connect
 _HELD = 5.0  # seconds for which a port may be in use
-_GREETING = 10.0  # seconds that whoever connects has to say who it is
+_GREETING = 10.0  # seconds that a new connection has to identify itself
 
 
 def meet(place: Place, seconds: float) -> SocketTransport:
@@ -66,7 +66,7 @@ def _gather(place: Place, deadline: float, stack: Any) -> tuple[dict[str, Any], 
         try:
             hello = _hear(connection, min(deadline, time.monotonic() + _GREETING))
         except DistNetworkError:
-            continue  # whoever looked in and left
+            continue  # a connection that was closed at once
         if why := _refusal(place, hello, ranks):
             _tell(connection, {"refused": why})
             if hello.get("job") != place.job:
@@ -262,7 +262,7 @@ def _accept(listeners: list[socket.socket], deadline: float, what: str) -> socke
 
 def _tell(connection: socket.socket, what: Any) -> None:
     data = json.dumps(what).encode()
-    with contextlib.suppress(OSError):  # whoever left is missed later
+    with contextlib.suppress(OSError):  # a rank that left is missed later
         connection.sendall(_LENGTH.pack(len(data)) + data)
 
 

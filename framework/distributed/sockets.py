@@ -104,7 +104,7 @@ class _Peer:
         return True
 
     def _keep(self, tag: int, message: bytearray) -> None:
-        # Meanwhile somebody may have asked for it.
+        # Meanwhile it may have been asked for.
         if self.expected.get(tag):
             _deliver(message, self._next(tag))
         else:

@@ -2,8 +2,8 @@
 
 A graph that keeps such a tensor need not keep its bytes: they go after the forward, and come back
 from the other ranks when backward, or a replay, asks for them. The addresses stay, so whatever
-refers to the tensor need not know. While the bytes are gone, the version is one that nobody kept.
-So whoever compares versions, as all who keep values do, finds out and calls ``restore``.
+refers to the tensor need not know. While the bytes are gone, the version is one that nothing was
+saved with. So code that keeps values finds out when it compares versions, and calls ``restore``.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class UnshardedStorage(LedgerEntry):
         if ledger is None:
             return
         n, role = self.nbytes, self.role
-        self.ledger = None  # one row with what is booked
+        self.ledger = None  # no call before the ledger changes
         ledger.live -= n
         ledger.roles[role] -= n
         if ledger.observers:
@@ -164,7 +164,7 @@ class UnshardedStorage(LedgerEntry):
 
 
 class Gone:
-    """What a tensor has in place of an array while its bytes are gone; whoever reads it fails."""
+    """What a tensor has in place of an array while its bytes are gone; reading it fails."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec

@@ -16,7 +16,7 @@ class Work:
     Args:
         call: What is under way; None for what is done.
         result: The tensors that it writes.
-        held: What lives until somebody has waited.
+        held: What lives until it was waited for.
     """
 
     def __init__(

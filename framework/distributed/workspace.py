@@ -2,7 +2,7 @@
 
 Which bytes live must not depend on when a message arrives: then every run of a step has one peak,
 and an estimate can tell it. So a collective's workspace is taken when it is called and given back
-when somebody has waited for it. The reductions of a backward pass, of which there may be hundreds,
+when it was waited for. The reductions of a backward pass, of which there may be hundreds,
 share one workspace: each takes a part of it, and waits while none is free.
 """
 

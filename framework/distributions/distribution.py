@@ -29,7 +29,7 @@ class Distribution:
     """A probability distribution, or a batch of them.
 
     Args:
-        batch_shape: One distribution of its own for each index.
+        batch_shape: A separate distribution for each index.
         event_shape: Of one draw.
         validate_args: Whether parameters and values are checked; None for the default of the class,
             which is True.
@@ -253,7 +253,7 @@ class Distribution:
 
         Raises:
             NotImplementedError: A subclass has an ``__init__`` of its own and no ``expand``, and
-                so may have state that nobody would expand.
+                so may have state that would not be expanded.
         """
         if _instance is None and type(self).__init__ is not cls.__init__:  # type: ignore[misc]
             raise NotImplementedError(
@@ -332,7 +332,7 @@ class ExponentialFamily(Distribution):
 
 
 def _outside(constraint: constraints.Constraint, value: Tensor) -> str | None:
-    # The values that break a constraint, in words; None if there are none or nobody can know.
+    # The values that break a constraint, in words; None if there are none or it cannot be known.
     with no_grad():
         valid = constraint.check(value.detach())
         if decided(valid.all(), True):

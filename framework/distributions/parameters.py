@@ -112,7 +112,7 @@ def logits_to_probs(logits: Tensor, is_binary: bool = False) -> Tensor:
 
     Args:
         logits: Log-odds, or unnormalized log-probabilities along the last axis.
-        is_binary: Whether each is the log-odds of a thing of its own.
+        is_binary: Whether each is the log-odds of a separate event.
     """
     if is_binary:
         return logits.sigmoid()
@@ -124,7 +124,7 @@ def probs_to_logits(probs: Tensor, is_binary: bool = False) -> Tensor:
 
     Args:
         probs: Probabilities; of categories, those along the last axis add up to 1.
-        is_binary: Whether each is the probability of a thing of its own.
+        is_binary: Whether each is the probability of a separate event.
     """
     clamped = clamp_probs(probs)
     return clamped.log() - (-clamped).log1p() if is_binary else clamped.log()

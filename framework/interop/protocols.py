@@ -54,7 +54,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
             "the tensor to host memory first."
         )
     recorder = local.state.recorder
-    if recorder is not None:  # whoever has the array may write what no region sees
+    if recorder is not None:  # a holder of the array may write what no region sees
         recorder.became_writable(self._storage)
     value_read("numpy")
     return self._array.view()  # an object of its own: reshaping it in place must not reach us

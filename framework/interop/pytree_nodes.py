@@ -91,7 +91,7 @@ def register_pytree_node(
     """Register a container: instances of exactly this type are nodes from now on.
 
     Args:
-        cls: The type; a subclass needs a registration of its own.
+        cls: The type; a subclass needs a separate registration.
         flatten_fn: Takes an instance apart: (list of children, context that can be compared).
         unflatten_fn: Makes one of (children, context).
         serialized_type_name: Ignored: structures are not written to files here.

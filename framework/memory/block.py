@@ -25,7 +25,7 @@ class Block:
         while True:
             stack = pool.bins.get(size)
             if stack:
-                self.offset = stack[-1]  # one row with the two below
+                self.offset = stack[-1]  # no call before the two lines below
                 del stack[-1]
                 self._stack = stack
                 return

@@ -162,7 +162,7 @@ class Ledger:
         limit = min([self._own_limit, *[budget.limit for budget in budgets]])
         held = min([NO_LIMIT, *[budget.limit for budget in budgets if budget.pages]])
         pool = self.pool
-        self.budgets = budgets  # one row with the next
+        self.budgets = budgets  # no call before the next line
         self.limit = limit
         if pool is not None:
             pool.cap = held  # what lives fits, so the pages of what does not can go

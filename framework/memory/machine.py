@@ -5,7 +5,7 @@ container, a batch job). What there is, is read once. What is left changes with 
 take; it is read when a pool grows, once for each quarter of what was left (``Guard.grant``): a
 gigabyte of growth costs two reads of some files, near the end one of 16 MiB does.
 
-Pages that a pool handed out and nobody has written yet are not in memory, and the system still
+Pages that a pool handed out and were not written yet are not in memory, and the system still
 counts them as available. They are the difference between what the process should hold and what it
 does (``Guard._promised``).
 
@@ -176,8 +176,8 @@ def _left(level: Level, swap_free: int) -> int:
 
 
 def _unmapped(current: int | None, stat: dict[str, int], *kinds: str) -> int:
-    # What a group is charged for and nobody maps: the parts of huge pages that were given back. The
-    # kernel frees them when the group needs room. Pages on their way to it are a few hundred KiB.
+    # What a group is charged for and no process maps: the parts of huge pages that were given back.
+    # The kernel frees them when the group needs room. Pages in transit are a few hundred KiB.
     if current is None or any(kind not in stat for kind in kinds):
         return 0
     return max(current - sum(stat[kind] for kind in kinds), 0)
@@ -269,5 +269,5 @@ class Guard:
         return most - self.margin
 
     def _promised(self) -> int:
-        # Blocks in use that nobody has written yet.
+        # Blocks in use that were not written yet.
         return max(self._used() + self._base - self.machine.resident(), 0)

@@ -5,7 +5,7 @@ the pool gives it back. So a pool holds all that it handed out, up to the highes
 *cold* pages: those of free extents that were given back and not handed out since.
 
 What is booked here may be more than what is in memory, never less. Pages handed out are booked
-before anybody can write them, and pages given back only when the system has them.
+before anything can write them, and pages given back only when the system has them.
 
 The collector may run at any call, and a finalizer may then take a block, which changes the ranges:
 what was computed from them is then computed again.
@@ -65,7 +65,7 @@ class Pages:
                 if b > end:
                     rest.append((max(a, end), b))
                 warm += max(min(b, end) - max(a, begin), 0)
-            if self.changes == seen:  # else a finalizer took a block meanwhile; one row
+            if self.changes == seen:  # else a finalizer took a block meanwhile; no call here
                 self.changes = seen + 1
                 ranges[first:last] = rest
                 self.cold -= warm

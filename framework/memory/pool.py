@@ -12,10 +12,10 @@ place every block alike.
 
 Any thread may take and give at any time, and Ctrl-C may end any of it. CPython switches threads and
 raises an interrupt only after calls, at the entry of functions and where a loop jumps back, so
-whatever belongs together is written in one row of statements without any of these. Each row leaves
-every block in exactly one place: on a stack, in an extent, among the ``_loose`` ones between the
-two, or in use. What is only derived (extents by end and by size) is marked as stale while it
-changes, and made again by whoever finds that mark. A search is one thread's at a time.
+whatever belongs together is written in one group of statements without any of these. Each group
+leaves every block in exactly one place: on a stack, in an extent, among the ``_loose`` ones between
+the two, or in use. What is only derived (extents by end and by size) is marked as stale while it
+changes, and derived again by the next reader. A search is one thread's at a time.
 
 Not optimal: folding looks at the stack of every size ever asked for. It happens on a miss only;
 a loop whose sizes never repeat pays it often, some ten microseconds for a thousand living blocks.
@@ -106,7 +106,7 @@ class Pool:
         self._stale = False  # the two do not fit the extents
         self._loose: list[int] = []  # blocks of one size, on their way from a stack to the extents
         self._loose_size = 0
-        self._busy = False  # somebody searches
+        self._busy = False  # another thread searches
         self.top = 0
         self.peak = 0
 
@@ -216,7 +216,7 @@ class Pool:
                         pages.take(offset, end)
                         if self.top != offset or pages.high < end:
                             continue  # a finalizer's search took it meanwhile, or gave it back
-                        held = pages.high - pages.cold  # from the comparison on, one row
+                        held = pages.high - pages.cold  # no calls from the comparison on
                         self.top = end
                         if held > self.peak:
                             self.peak = held
@@ -336,13 +336,13 @@ class Pool:
         end = min(-(-pages.high // HUGE) * HUGE, self.capacity)
         if begin < top or self.top != top:
             return  # a finalizer took what lies there
-        self._stale = True  # in one row with the comparison
+        self._stale = True  # no call since the comparison
         self._at[top] = end - top
         self.top = end  # the end of the row
         self._mend()
         self._give(begin, end)
         self._lower()
-        if self.top == top:  # else somebody took what lies above
+        if self.top == top:  # else the space above was taken
             pages.lower(begin, self)
 
     def _fold(self) -> None:
@@ -365,7 +365,7 @@ class Pool:
             place = bisect_left(self._by_size, (size, last))
             if self.top != top:
                 return  # a finalizer took what lies above it
-            self._stale = True  # in one row with the comparison
+            self._stale = True  # no call since the comparison
             del self._at[last]
             self.top = last
             del self._ending[top], self._by_size[place]
@@ -383,7 +383,7 @@ class Pool:
         if after is not None:
             end += after
             del by_size[bisect_left(by_size, (after, offset + size))]
-            del at[offset + size]  # from here on, one row
+            del at[offset + size]  # no calls from here on
         if before is not None:
             del ending[offset]
         at[start] = end - start

@@ -1,7 +1,7 @@
 """Short tracebacks of out-of-memory errors: the user's frames, and few of ours.
 
 Between the line that asked for memory and the ledger lie dispatch, plans and kernels, which say
-nothing to whoever reads the message. Where such an error leaves an op, a layer, ``backward`` or
+nothing to the reader of the message. Where such an error leaves an op, a layer, ``backward`` or
 ``step``, its traceback is cut: of ours at most ``MOST`` frames in a row stay, the innermost ones
 with a public name. So it is short wherever it is shown (a terminal, a notebook, pytest, a log), and
 the frames that were cut no longer keep their values alive. What is on its way costs nothing: a

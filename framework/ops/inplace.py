@@ -173,7 +173,7 @@ def _shares(x: Any, target: Tensor) -> bool:
 
 
 def _copy_of(x: Tensor) -> Tensor:
-    # The value before the write, with the history it had. A region cannot make it again.
+    # The value before the write, with the history it had. A region cannot recompute it.
     state = local.state
     recorder, state.recorder = state.recorder, None
     try:

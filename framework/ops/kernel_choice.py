@@ -27,7 +27,7 @@ class Kernel:
             always.
         layout: Predicate on arrays; inputs that fail it are copied to workspace first. None: any.
         scratch: True for the op's scratch buffers; False if it wants none of them, and gets buffers
-            without elements; or what is called as ``when`` is and returns the specs of its own.
+            without elements; or what is called as ``when`` is and returns the specs of its buffers.
         dtypes: ``"own"``: what the op's ``half`` says. ``"half"``: float16 or bfloat16 among the
             inputs, which it takes as they are; ``when`` sees the promoted specs. ``"mixed"``: it
             converts as it goes, where the others would have large operands converted a tile at a

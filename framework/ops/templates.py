@@ -1,4 +1,4 @@
-"""Functions compiled from text, with parameters of their own, as dataclasses make ``__init__``.
+"""Functions compiled from text, with separate parameters, as dataclasses make ``__init__``.
 
 A function that passed its arguments on by ``*args`` and ``**kwargs`` would take longer than one
 plain call, and would not show which it takes.

@@ -1,9 +1,9 @@
 """Atomic file replacement, and bounded reads of untrusted files.
 
 A file is written under a temporary name in the same folder, flushed to the disk, and renamed over
-the old one; then the folder is flushed too. Whoever is killed at any instant leaves either the
-old file or the new one, whole. While it is written the temporary file is locked, so that what a
-killed process left behind can be told from what a living one is writing.
+the old one; then the folder is flushed too. A process that is killed at any instant leaves either
+the old file or the new one, complete. While it is written the temporary file is locked, so that
+what a killed process left behind can be told from what a living one is writing.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _replacing(path: Any, needed: int = 0) -> Iterator[BinaryIO]:
             if mode is not None:
                 os.fchmod(out.fileno(), mode)  # what the umask took
             os.fsync(out.fileno())
-            # while it is still locked: nobody takes it for a dead process's
+            # while it is still locked: it is not taken for a dead process's
             os.replace(temporary, target)
             replaced = True
         flush_folder(folder)
@@ -128,7 +128,7 @@ def _created(temporary: str, mode: int | None) -> BinaryIO:
     # then the file is gone again when the lock is got, and is made anew.
     while True:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with defer_interrupts():  # between the two nobody would close the file
+        with defer_interrupts():  # between the two nothing would close the file
             handle = os.open(temporary, flags, 0o666 if mode is None else mode)
             out = open(handle, "wb")  # noqa: SIM115  # closed by the caller
         try:
@@ -152,7 +152,7 @@ def _lock_own(handle: int) -> None:
 def remove_leftover(temporary: str) -> bool:
     """Remove a temporary file unless a live process is writing it; True if removed.
 
-    Where the file system has no locks nobody can tell, and it stays.
+    Where the file system has no locks this cannot be known, and it stays.
     """
     try:
         handle = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -243,7 +243,7 @@ class Source:
     Attributes:
         name: For messages.
         size: Bytes that are there.
-        has_places: Whether several threads may read at once, each from a place of its own.
+        has_places: Whether several threads may read at once, each from a separate place.
     """
 
     def __init__(self, f: Any) -> None:
@@ -317,7 +317,7 @@ class Source:
         """Map the file into memory, copy-on-write: changes stay in this process.
 
         Raises:
-            SerializationError: It is no file of its own.
+            SerializationError: It is not a separate file.
         """
         if self._mapping is None:
             if not self._owned:

@@ -1,7 +1,7 @@
 """A folder of numbered training checkpoints: save often, keep the last few, resume.
 
-Each checkpoint is one file of :func:`save`, so it is there whole or not at all, and a run killed at
-any instant finds the newest whole one when it starts again. The random generators of all devices
+Each checkpoint is one file of :func:`save`, so it is complete or absent, and a run killed at
+any instant finds the newest complete one when it starts again. The random generators of all devices
 in use are always part of it. What else a run needs to go on bit for bit, it names: model,
 optimizer, schedule, scaler, data loader.
 
@@ -10,7 +10,7 @@ number read beside it, without a lock.
 
 Restoring first reads all that is asked for without building a tensor, and takes an older file if
 this one is damaged. Then it gives one object's state at a time (:mod:`.restoring`): the file is
-never in memory as a whole.
+never in memory all at once.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class CheckpointDirectory:
         """Lock the folder for writing by this process; ``save`` does it if needed.
 
         The folder is made. What a killed run left is removed: files that it had half written, and
-        whole ones beyond ``keep``. The folder is free again when the process ends, however it
+        complete ones beyond ``keep``. The folder is free again when the process ends, however it
         ends, or when :meth:`release` was called or this object is gone.
 
         Raises:
@@ -135,7 +135,7 @@ class CheckpointDirectory:
         """Save the states of ``objects``, then remove checkpoints beyond ``keep``.
 
         Args:
-            step: Steps done; not below the newest whole checkpoint's.
+            step: Steps done; not below the newest complete checkpoint's.
             **objects: By the name they will be asked for. What has ``state_dict`` (or
                 ``get_state``, as generators have, or ``getstate``, as Python's ``random``) gives
                 its state; anything else is saved as a value.
@@ -238,7 +238,7 @@ class CheckpointDirectory:
         ]
 
     def _remove(self, leftovers: list[Path], steps: list[int]) -> None:
-        # The oldest first: whoever is killed here leaves the newest.
+        # The oldest first: a kill here leaves the newest.
         removed = False
         for path in (*map(self._file, sorted(steps)), *leftovers):
             try:
@@ -284,7 +284,8 @@ class CheckpointDirectory:
             **objects: Under the names they were saved with; they may be fewer.
 
         Returns:
-            ``step`` and the plain values that were saved, or None if there is no whole checkpoint.
+            ``step`` and the plain values that were saved, or None if there is no complete
+            checkpoint.
 
         Raises:
             SerializationError: The checkpoint lacks an object's state; or ``step`` was given, and
@@ -402,7 +403,7 @@ def _step_of(entry: os.DirEntry[str]) -> int | None:
         return None
     try:
         return int(match[1]) if entry.is_file() else None
-    except OSError:  # a link that leads to itself, or where nobody may look
+    except OSError:  # a link that leads to itself, or where reading is not permitted
         return None
 
 

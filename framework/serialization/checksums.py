@@ -4,9 +4,9 @@
 of the header (its eight bytes of length and its JSON, with this number as zeros), of eight digits;
 then, of sixteen, the sum of each entry's bytes that ``multilinear_hash.py`` defines, in the order
 in which the header lists them. Every flipped bit and every run of damage up to 32 bits is found for
-certain; what else is, and with what chance, is said there.
+certain; that page lists the other errors that are found, and with what probability.
 
-It is no signature: whoever alters a file on purpose can also alter its checksums.
+It is no signature: who alters a file on purpose can also alter its checksums.
 
 Bytes are summed while they are hot, block by block behind the read or the write. The blocks of a
 large entry are shared by threads, each of which moves and sums its own.

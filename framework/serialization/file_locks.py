@@ -169,6 +169,6 @@ def _in_child() -> None:
     _guard.release()
 
 
-# No lock is half taken, known to nobody, when the child begins. Methods of C: an interrupt in a
+# No lock is half taken, and unknown, when the child begins. Methods of C: an interrupt in a
 # Python function here would be swallowed, and leave the guard taken.
 os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_in_child)

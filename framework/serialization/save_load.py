@@ -1,6 +1,6 @@
 """``save`` and ``load``: one file, safetensors for values and JSON for the structure.
 
-The JSON lies in the header's ``__metadata__``, so that the whole is one ordinary safetensors file:
+The JSON lies in the header's ``__metadata__``, so that the result is one ordinary safetensors file:
 any tool of that format opens it, and it can be replaced atomically, which a folder cannot.
 ``load`` also reads safetensors files of others, their indices of several files, and PyTorch's.
 """
@@ -39,7 +39,7 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
         obj: Tensors, NumPy arrays, numbers, strings, bytes, None, dtypes, devices, generators, and
             any nesting of list, tuple, set, dict of these; plain objects of the standard library
             (Namespace, SimpleNamespace, defaultdict, deque, Path, datetime, range, ...). Enum
-            members, dataclasses, named tuples and whole modules are written as the name of their
+            members, dataclasses, named tuples and modules are written as the name of their
             class and their attributes; nothing is pickled.
         f: A path, or a binary file-like object that can be written.
         pickle_module: Accepted; nothing is pickled.

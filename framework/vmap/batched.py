@@ -300,7 +300,7 @@ class _Flags:
 
 
 class _NoStorage:
-    pins = 1  # nobody takes the bytes over, or writes them past the op
+    pins = 1  # no one takes the bytes over, or writes them past the op
     version = 1  # nor was it just made
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -425,7 +425,7 @@ def real(t: Tensor, levels: Levels, expand: bool = True) -> Tensor:
 class ExpandLevels(Node):
     """The node of a tensor that is repeated along levels it does not depend on.
 
-    Inside the ``vmap`` of a level, the gradients of the samples stay apart: that is what
+    Inside the ``vmap`` of a level, the gradients of the samples stay separate: that is what
     ``func.grad`` of an argument that all samples share asks for. Outside they are added up.
     """
 

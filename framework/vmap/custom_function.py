@@ -20,7 +20,7 @@ from .levels import Level, Levels, inside, only, ordered
 
 
 class VmapInfo(NamedTuple):
-    """What a Function's static method ``vmap`` is told.
+    """What a Function's static method ``vmap`` gets.
 
     Attributes:
         batch_size: Number of samples.

@@ -20,7 +20,7 @@ from .mapping import mapped
 
 
 class LevelRng:
-    """The start of a draw of which each sample takes a part of its own.
+    """The start of a draw of which each sample takes a separate part.
 
     Attributes:
         first: Where the first sample's part starts.
@@ -35,7 +35,7 @@ class LevelRng:
 
     @property
     def seed(self) -> NoReturn:
-        """Not supported: whoever asks would draw the same for all samples."""
+        """Not supported: it would draw the same for all samples."""
         if not self.levels:
             refuse()
         raise RuntimeError(

@@ -38,7 +38,7 @@ Levels = tuple[Level, ...]
 
 
 class RestoringMode:
-    """A mode of the thread: the calls of ``vmap`` we are inside. Ctrl-C finds it whole."""
+    """A mode of the thread: the calls of ``vmap`` we are inside. Ctrl-C finds it complete."""
 
     def __init__(self, levels: Levels) -> None:
         self._levels = levels
@@ -46,7 +46,7 @@ class RestoringMode:
 
     def __enter__(self) -> None:
         state = local.state
-        self._before[0] = state.levels  # one row with the next
+        self._before[0] = state.levels  # no call before the next line
         state.levels = self._levels
 
     __exit__ = RestoringExit(state_of_thread, "levels")

@@ -1,6 +1,6 @@
 """Which rule an op has, from what its declaration says.
 
-In this order: a rule of its own (``own_rules.py``); pointwise, if the declaration says that places
+In this order: a separate rule (``own_rules.py``); pointwise, if the declaration says that places
 are independent; positions of dims among the attributes; a family whose last dims are one problem,
 or whose first dim counts independent rows; the composition that the op declares. What is left is
 mapped (``mapping.py``). ``docs/vmap.md`` has the list, made by ``rule_name``.
@@ -27,7 +27,7 @@ OWN: dict[str, Rule] = {}  # by the op's name: own_rules.py
 
 
 def own(*names: str) -> Callable[[Rule], Rule]:
-    """Declare the rule of ops that need one of their own; a decorator."""
+    """Declare the rule of ops that need a separate one; a decorator."""
 
     def declare(rule: Rule) -> Rule:
         for name in names:

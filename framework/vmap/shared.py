@@ -2,7 +2,7 @@
 
 ``vmap(func.grad(loss), in_dims=(None, 0))(weights, samples)`` asks for one gradient per sample of
 weights that there are once. An op on such a mix is one ordinary node on all samples' values, and
-its ordinary rule adds the gradient of the shared operand up, which is right for whoever
+its ordinary rule adds the gradient of the shared operand up, which is right for any caller that
 differentiates the result of ``vmap`` from outside. A pass that runs inside the ``vmap`` wants them
 apart: then the node runs the rules of one sample's call, on values and gradients that are batched,
 as the forward was. So the weights are read once, and only their gradients are as many as samples.

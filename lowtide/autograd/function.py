@@ -1,4 +1,4 @@
-"""Functions with a backward of their own."""
+"""Functions with a custom backward."""
 
 from lowtide.framework.autograd.function import Function as Function
 from lowtide.framework.autograd.once_differentiable import (

@@ -40,7 +40,7 @@ def substitute_in_graph(original_fn: Any, **options: Any) -> Any:
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Do nothing: results of a replay have memory of their own."""
+    """Do nothing: results of a replay have separate memory."""
 
 
 def list_backends(exclude_tags: Any = ()) -> list[str]:

@@ -130,7 +130,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def _used(device: Any) -> bool:
-    # A GPU that nobody has used holds nothing: asking about it must not start it.
+    # A GPU that was not used holds nothing: asking about it must not start it.
     where = _as_device(device)
     return any(be.device is where for be in _live_backends())
 

@@ -1,4 +1,4 @@
-"""Gradients of convolutions, as functions of their own."""
+"""Gradients of convolutions, as separate functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Extensions in C++ and CUDA against PyTorch's headers, which lowtide does not have.
 
-The names can be imported, for libraries have a slower path of their own for this case.
+The names can be imported, because libraries have a slower path for this case.
 """
 
 from __future__ import annotations

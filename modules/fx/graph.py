@@ -163,7 +163,7 @@ class Graph:
         return self._inserting((self._root if n is None else n)._next)
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
-        """Erase nodes that nobody takes and that write nothing; return whether there were some.
+        """Erase nodes that nothing uses and that write nothing; return whether there were some.
 
         Calls of modules stay, for they may write buffers.
         """

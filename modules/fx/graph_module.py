@@ -34,7 +34,7 @@ class GraphModule(Module):
     _code: str
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Make a class of its own for each, since its ``forward`` is that graph's."""
+        """Make a separate class for each, since its ``forward`` is that graph's."""
         for known in cls.__mro__:
             if "_of_graph" in known.__dict__:
                 return super().__new__(cls)

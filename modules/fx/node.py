@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 OPCODES = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
-# In place, or of an effect: a node that nobody uses stays for it
+# In place, or of an effect: a node that is not used stays for it
 IMPURE = frozenset({builtins.setattr, builtins.print})
 
 
@@ -171,7 +171,7 @@ class Node:
         return changed
 
     def is_impure(self) -> bool:
-        """True for an input, an output, and what writes: it stays though nobody takes it."""
+        """True for an input, an output, and what writes: it stays though nothing uses it."""
         if self.op in ("placeholder", "output"):
             return True
         if self.op == "call_module":

@@ -1,4 +1,4 @@
-"""Data parallelism over processes: each computes gradients of its own inputs, and all average them.
+"""Data parallelism over processes: each computes gradients of its inputs, and all average them.
 
 After a step all processes have the same parameters, bit for bit, and so has one process that
 accumulates the gradients of the same inputs in the order of ranks and divides the sum.

@@ -2,9 +2,9 @@
 
 Every schedule is a function of the step wherever it can be: ``at(step, base_lr)`` says the rate,
 and what a scheduler remembers is one integer. Because schedules may be combined on one optimizer
-(``ChainedScheduler``, or two by hand), most also know how the present rate becomes the next,
-``following(lr, base_lr, step)``; that form is what ``step()`` uses, as in PyTorch, and it rounds
-differently by an ulp or two.
+(``ChainedScheduler``, or two that you step yourself), most also know how the present rate becomes
+the next, ``following(lr, base_lr, step)``; that form is what ``step()`` uses, as in PyTorch, and it
+rounds differently by an ulp or two.
 """
 
 from .base import LRScheduler as LRScheduler

@@ -161,7 +161,7 @@ class OneCycleLR(LRScheduler, _Momentum):
         three_phase: As said.
         last_epoch: See :class:`LRScheduler`.
 
-    A group that is added later may bring a ``max_lr`` of its own.
+    A group that is added later may have a separate ``max_lr``.
 
     Raises:
         ValueError: The steps are not given, an option is out of range, or, in ``step``, there were

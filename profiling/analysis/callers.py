@@ -1,8 +1,8 @@
 """Names of source lines that tell callers apart: ``model.py:9 from train.py:14``.
 
 A function that training and evaluation both call is two owners. Its line alone would hide that, and
-its whole stack would say the same of every owner. So a line is followed by those callers at which
-the stacks of the owners in question part, and by no others.
+its complete stack would say the same of every owner. So a line is followed by those callers at
+which the stacks of the owners in question part, and by no others.
 """
 
 from __future__ import annotations

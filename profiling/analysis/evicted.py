@@ -14,7 +14,7 @@ class EvictedOwner(NamedTuple):
     """What was dropped of one owner's values.
 
     Attributes:
-        owner: Whose; its phase says nothing, since values made again are dropped again.
+        owner: Whose; its phase says nothing, since recomputed values are dropped again.
         found: The figures.
     """
 
@@ -23,7 +23,7 @@ class EvictedOwner(NamedTuple):
 
 
 def evicted_owners(recording: Recording, device: int) -> list[EvictedOwner]:
-    """Return what was dropped and made again, by module, op, line and callers; most bytes first."""
+    """Return what was dropped and recomputed, by module, op, line and callers; most bytes first."""
     sums: dict[Owner, Evicted] = {}
     for (d, number), found in recording.evicted.items():
         if d != device:

@@ -78,7 +78,7 @@ class Table:
         """Format the table as text.
 
         Args:
-            limit: Rows at most; what is left out is one row of its own, so that the sum holds.
+            limit: Rows at most; what is left out is one more row, so that the sum holds.
             signed: Show changes with their sign.
             width: Columns at most; longer names lose their beginning.
         """

@@ -55,8 +55,8 @@ def advise(
       list of modules: of each item), of all of these together, and of each module of a stack of
       several alike further inside;
     - each such part that receives no gradient under ``no_grad``; of a step that makes no gradients,
-      each whole model as well;
-    - each of them, and each whole model, in bfloat16;
+      each model as well;
+    - each of them, and each model, in bfloat16;
     - each optimizer that the step reaches, in backward (``optim.fuse_into_backward``);
     - a smaller batch: the first ``n`` rows of the tensors that share a leading dimension, for the
       largest ``n`` that fits (a smaller one, if bytes grow so unevenly that eight estimates do not
@@ -174,7 +174,7 @@ def device_and_limit(before: Estimate, limit: int | None, device: Any) -> tuple[
 
 def _parts(request: AdviceRequest) -> list[tuple[str, list[Any]]]:
     # (path, modules) of the top-level parts, those with most bytes; a list of modules, which
-    # nobody calls, is its items.
+    # is never called, is its items.
     found = [
         (name, child, called(module))
         for name, root in request.roots.items()

@@ -1,6 +1,6 @@
 """``fit``: how a step runs within a number of bytes, found before anything is allocated.
 
-The step runs in imagination (``estimate.py``) under the budget: with several rules by which the
+The step runs without kernels (``estimate.py``) under the budget: with several rules by which the
 evictor compares values, and with several sets of values that it drops last (``plan_search.py``).
 Of those with which it fits, the one that takes least time is the plan. The search ends early where
 a proof says that there is little to gain (``replay_bound.py``).
@@ -64,7 +64,7 @@ def fit(
     steps.
 
     Args:
-        step: A training step, or a whole loop.
+        step: A training step, or a loop.
         *args: What to call it with.
         budget: Bytes of all living tensors of the device; or text such as ``"2GiB"``.
         device: The default device if None.

@@ -72,7 +72,7 @@ class DeviceEstimate:
 class Estimate(Profile):
     """The estimate of a step, with the queries of a profile: ``at_peak``, ``timeline``, ``saved``.
 
-    Plain data: no tensor is kept. What it says of the process is said of the copy.
+    Plain data: no tensor is kept. Figures of the process are those of the copy.
 
     Attributes:
         devices: One :class:`DeviceEstimate` for each device in use, the fullest first; those last
@@ -210,7 +210,7 @@ def estimate(
     change (parameters, gradients, optimizer state, generators, loaders, files) stays as it is. Its
     output is thrown away. A memory limit is lifted meanwhile; ``fits`` says whether it is kept.
 
-    What tensors contain is known if it was there before the step; also small whole numbers, truth
+    What tensors contain is known if it was there before the step; also small integers, truth
     values and masks that follow from that. Else ``item()``, ``float()``, ``bool()``, ``tolist()``
     and ``numpy()`` give a guess, which ``guesses`` lists: 1.0, 0, or False; no number is NaN or
     infinite. Where a truth value decides whether the program raises an exception, as in
@@ -218,7 +218,7 @@ def estimate(
     answered the other way, for a loop may wait for it.
 
     Args:
-        step: Any function: a training step, an evaluation, a whole epoch.
+        step: Any function: a training step, an evaluation, an epoch.
         *args: What to call it with.
         world_size: Imagine so many processes; those of ``lowtide.distributed`` by default. Only
             what the step does with them counts: reducing gradients, keeping a part of the state.

@@ -33,7 +33,7 @@ class NullArrayModule:
 
 
 NOTHING = NullArrayModule()
-UNKNOWN_SIZE = 1 << 46  # bytes of a GPU whose size nobody has told
+UNKNOWN_SIZE = 1 << 46  # bytes of a GPU whose size is not given
 
 
 class FakeCudaBackend(host.HostBackend):

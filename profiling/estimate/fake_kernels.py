@@ -10,7 +10,7 @@ says what the framework asks of it), and there is no way back: it is for a forke
 **Values.** A storage is *real* or *fake*, and its class says which: storages that were there before
 are of class ``Storage`` and real; those born since are ``FakeStorage``; writing makes one real or
 fake, as the values written are. What follows from real values alone and costs next to
-nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) is computed if it is whole numbers, truth values, or
+nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) is computed if it is integers, truth values, or
 floating-point values moved and not calculated: sizes, lengths, masks, random orders. All other
 values are unknown. Asked for (``item``, ``float``, ``bool``, ``tolist``, ``numpy``) they are
 guessed: 1.0, 0, False, for none is NaN or infinite, programs divide by the first and use the
@@ -123,7 +123,7 @@ class FakeExecutor(execution.Executor):
         self.zeros = ZEROS  # what is left of them
         self.copies: set[Any] = set()
         self.costs: dict[Any, int] = {}
-        self.calls: Any = None  # notes kernel calls, if somebody asks for their time
+        self.calls: Any = None  # notes kernel calls, if their time is wanted
         self.measures = False  # runs kernels after all, to measure them
         self.kernels = {
             function: op
@@ -232,7 +232,7 @@ class FakeExecutor(execution.Executor):
         return None
 
     def note(self, f: Any, args: Any) -> None:
-        """Note a call of a kernel, whose time somebody asks for."""
+        """Note a call of a kernel whose time is wanted."""
         arrays = [a for a in args if hasattr(a, "dtype") and hasattr(a, "strides")]
         op = self.op_of(f)
         bare = f.func if type(f) is partial else f

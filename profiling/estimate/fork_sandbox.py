@@ -168,7 +168,7 @@ class Branch:
         raise _rebuilt(error)
 
     def end(self) -> None:
-        """In the original: end the copy; nobody wants its answer."""
+        """In the original: end the copy; its answer is not wanted."""
         os.close(self._reader)
         self._kill()
 

@@ -117,7 +117,7 @@ def imagine_step(
     stashes: tuple[Any, ...] = (),
     in_backward: tuple[Any, ...] = (),
 ) -> Imagined:
-    """Run a step in imagination; in a forked copy of the process, which is of no other use then.
+    """Run a step without kernels; in a forked copy of the process, which is of no other use then.
 
     Args:
         step: What to call.
@@ -286,7 +286,7 @@ class _Needs(Evictor):
         try:
             if not self.active:
                 self._begin()
-            self.released = None  # nothing is ever gone: what nobody wants need not wait
+            self.released = None  # nothing is ever gone: what is not wanted need not wait
             if self.looks < MOST_LOOKS:
                 self._look(ledger, nbytes)
         finally:

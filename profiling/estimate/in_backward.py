@@ -1,4 +1,4 @@
-"""A byte budget whose optimizers step in backward: gradients need no room of their own."""
+"""A byte budget whose optimizers step in backward: gradients need no extra memory."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ of each call in which stages of backward it runs again:
 
 - what a stage reads is kept, or its call runs again in that stage or, if several stages read it, in
   the first of them;
-- what a call reads that runs again is kept, or made again in the same stage;
+- what a call reads that runs again is kept, or recomputed in the same stage;
 - the kept bytes, what the stage itself reads, and what lives in its nodes fit into the budget.
 
 Of those, the choice that costs least. It is coarse: it does not see when within a stage values come
-and go. So it is only where the search begins; every choice is imagined as a whole before it counts,
-and the budget that the linear program is given is corrected by how it went. From the best
-ones on, a local search flips a few values at a time.
+and go. So it is only where the search begins; every choice is tried in a complete run without
+kernels before it counts, and the budget that the linear program is given is corrected by how it
+went. From the best ones on, a local search flips a few values at a time.
 
 Source:
     Jain et al., "Checkmate", 2020, for the linear program; here of stages in place of nodes, of

@@ -211,7 +211,7 @@ def _in_place_of(really: Callable[..., Any], instead: Callable[..., Any]) -> Cal
 
 
 def may_write(frame: Any) -> bool:
-    # What keeps compiled code, and files that nobody else knows of.
+    # What keeps compiled code, and files that no other process knows of.
     name = frame.f_globals.get("__name__", "")
     while name in ("os", "shutil", "genericpath", "posixpath") and frame.f_back is not None:
         frame = frame.f_back

@@ -1,6 +1,6 @@
 """File overlay: a forked process writes to anonymous files, and reads back what it wrote.
 
-A file that is opened for writing is one without a name, remembered under its path; whoever opens
+A file that is opened for writing is one without a name, remembered under its path; code that opens
 that path afterwards, asks whether it exists or lists its folder gets what was written, renamed or
 removed. The disk stays as it is, and all of it is gone with the copy. So a script that keeps its
 best weights and loads them at the end can be estimated.

@@ -158,7 +158,7 @@ class Plan(FusedBudget):
         return Tide(plain.tide, planned.tide, planned.falls, self.limit, self.seconds is not None)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw live bytes under the plan and without it, what is dropped and what is made again.
+        """Draw live bytes under the plan and without it, what is dropped and what is recomputed.
 
         Args:
             path: The file; its ending says the format: ``.png``, ``.svg``, ``.pdf``.
@@ -169,7 +169,7 @@ class Plan(FusedBudget):
         plot(self.tide(), str(self).splitlines()[0], path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a JSON file, from which :meth:`load` makes it again.
+        """Write the plan to a JSON file, from which :meth:`load` restores it.
 
         Its stashes and optimizers are not in the file: pass them to ``load``.
         """

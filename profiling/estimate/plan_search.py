@@ -1,6 +1,6 @@
 """The search for the values that a plan keeps: sets from linear programs, then a local search.
 
-Every set is judged by a run of the step in imagination, whose peak is exact. The search ends where
+Every set is judged by a run of the step without kernels, whose peak is exact. The search ends where
 the proved bound says that there is little to gain, or when runs bring nothing.
 """
 
@@ -38,7 +38,7 @@ class Ways:
     """The ways found so far.
 
     Args:
-        imagine_each: Runs the step in imagination with each pair of limit and rule.
+        imagine_each: Runs the step without kernels with each pair of limit and rule.
         pace: Seconds of Python that a kernel call costs (:meth:`Imagined.cost`).
     """
 

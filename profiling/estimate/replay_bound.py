@@ -1,7 +1,7 @@
 """The least that must be recomputed within a budget, whatever is dropped and when: a proof.
 
 At one instant of backward, each value that a later node reads is live, or its call runs again
-later; and what a call reads that runs again is live then, or made again as well. What is live then
+later; and what a call reads that runs again is live then, or recomputed as well. What is live then
 fits into the budget, beside what no choice can drop. The least operations under these rules are a
 linear program, and what it proves holds for every way of dropping and recomputing that runs the
 step's kernels in their order. (Packed or offloaded values are other ways: the proof is not of

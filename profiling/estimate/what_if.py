@@ -151,7 +151,7 @@ def compare(
         dtype: A floating dtype for all of the model, or a dict of part and dtype. The part is
             converted as by ``module.to(dtype)``; floating tensors are converted on their way in,
             and, for a part of a model, results on their way out to what came in.
-        checkpoint: Parts whose activations are recomputed in backward, each a region of its own;
+        checkpoint: Parts whose activations are recomputed in backward, each in a separate region;
             also scopes. Or a dict of part and policy (``lowtide.checkpointing``), None for all.
         batch: Another number of examples: rows of the tensors that share a leading dimension, those
             that the step is called with, or finds in variables if there are none. The first rows

@@ -1,7 +1,7 @@
 """Trace export for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing).
 
 Counters: live bytes of each device and of each role that it had. Slices, on three tracks: phases,
-module calls (nested as the paths are) and ops. Instants, on a track of their own: marks, and each
+module calls (nested as the paths are) and ops. Instants, on a separate track: marks, and each
 device's peak.
 
 A recording knows when bytes came and went, not when a function was entered: so a slice begins with

@@ -5,7 +5,7 @@ living nodes from three or more steps (``node_tracker.py``), and walks from thos
 that a user knows (``referrers.py``). Only a suspicion costs that walk; a clean loop pays for a note
 on each node.
 
-What is told apart:
+What is distinguished:
 
 - *held*: graphs side by side, each held by a tensor in one growing container;
 - *carried*: one graph that leads from step to step, as a running sum and a recurrent state do;
@@ -262,7 +262,7 @@ class detect_retained(WholeContext):
         found: Shares | None = None
         if growing:
             found = self._weigh(cases, growing)
-            # What holds too few steps is looked for again; what is not told shares with nobody.
+            # Those with too few steps are searched again; those not reported share nothing.
             self._records = {k: c for k, c in self._records.items() if c.graph or c.enough}
             told = [id(c) for c in self._told().values()]
             cases = [c for c in cases if c.graph or id(c) in told]

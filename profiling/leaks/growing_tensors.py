@@ -177,7 +177,7 @@ class GrowingTensors:
         self._live = live
         self._fruitless = 0 if found or first else self._fruitless + 1
         self._next = step + (1 if self._fruitless < RIPE else 2 ** min(self._fruitless - RIPE, 6))
-        # Whoever keeps something makes more of it in the next step.
+        # A loop that keeps something makes more of it in the next step.
         settled = not found and any(not case.graph for case in known)
         if settled or last or self._fruitless >= RIPE:
             self._lines.stop()

@@ -176,7 +176,7 @@ class _Heap:
         self.objects.append(object())
         counts = [sys.getrefcount(o) for o in self.objects]
         self.objects.pop()
-        nobody = counts.pop()  # what an object has that nobody else refers to
+        nobody = counts.pop()  # what an object has that nothing else refers to
         self.outside = [n - nobody for n in counts]
         for found in self.out:
             for k in found:

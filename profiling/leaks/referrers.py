@@ -7,7 +7,7 @@ backwards: ``self.history['loss'][0]``.
 
 Two things Python does not show: the locals of running functions (so they are looked up first, in
 the frames of all threads), and what a C extension or an unfinished expression holds. An object
-that only a cycle holds is told from those: everything above it has a referrer.
+that only a cycle holds is distinguished from those: everything above it has a referrer.
 
 Not optimal: each level looks at every object of the process, some 30 ms for 500,000 of them.
 """
@@ -37,7 +37,7 @@ _HERE = os.path.dirname(__file__)  # frames of these files hold what they look a
 _MINE = tuple(
     os.path.join(_HERE, f"{n}.py") for n in ("referrers", "survivors", "detect", "growing_tensors")
 )
-_MANY = 20_000  # objects on a level: whoever is above them is of no help
+_MANY = 20_000  # objects on a level: what is above them is of no help
 
 
 @dataclass

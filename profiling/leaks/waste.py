@@ -35,7 +35,7 @@ from .findings import warn_at
 
 ALONE = 3  # references to a storage that a handle has, its array, and who asks
 LEAST = 1 << 20  # bytes; less is not worth a warning
-IDLE = 3  # passes of one line that kept a graph for nobody, and none for somebody
+IDLE = 3  # passes of one line that kept a graph without need, and none that was needed
 STEPS = 3  # of an optimizer, before what it never moved is named
 NAMES = 4  # of parameters in a warning
 
@@ -70,8 +70,8 @@ class WasteWatch:
     def __init__(self) -> None:
         self._known: dict[int, _Pass | None] = {}  # id of a living node -> None: not to be counted
         self._dead: list[tuple[int, int, str, _Pass | None]] = []  # seq, bytes, line, pass
-        self._idle: Counter[str] = Counter()  # line of a pass -> how often for nobody
-        self._needed: set[str] = set()  # lines of which some pass was for somebody
+        self._idle: Counter[str] = Counter()  # line of a pass -> how often without need
+        self._needed: set[str] = set()  # lines of which some pass was needed
         self._told: set[tuple[type, str]] = set()
         self._stepped: dict[int, _Steps] = {}
 
@@ -93,7 +93,7 @@ class WasteWatch:
     # What is seen
 
     def made(self, node: Any) -> None:
-        """A node is made: those that died before it are a story of their own."""
+        """A node is made: those that died before it are counted separately."""
         state = local.state
         if state.running is not None or state.phase in ("backward", "recompute"):
             self._known[id(node)] = None

@@ -1,6 +1,6 @@
-"""Append-only record files: CSV and JSON lines, whole after a kill, and resumable.
+"""Append-only record files: CSV and JSON lines, complete after a kill, and resumable.
 
-A record is a dict with a whole number ``step``. Each is one line, written by one call of the system
+A record is a dict with an integer ``step``. Each is one line, written by one call of the system
 and with no buffer of ours, so a killed process loses nothing that it wrote. What a kill in the
 middle of that call left, a last line without its end, is cut off when the file is opened again; so
 is what a full disk left, at once. Files are rewritten (for :meth:`RecordFile.rewind`, and for a new
@@ -74,7 +74,7 @@ class RecordFile:
         """Append a record: ``step`` and values, which are numbers, truth values, text or None.
 
         Raises:
-            UnwrittenError: The disk is full or fails; the records before are whole.
+            UnwrittenError: The disk is full or fails; the records before are complete.
         """
         self._check(record)
         if not execution.current.computes:
@@ -306,7 +306,7 @@ class CSVLogger(RecordFile):
         """Append a record: ``step`` and values, which are numbers, truth values, text or None.
 
         Raises:
-            UnwrittenError: The disk is full or fails; the records before are whole.
+            UnwrittenError: The disk is full or fails; the records before are complete.
         """
         new = [name for name in record if name not in self._columns]
         if new and self._handle is not None and execution.current.computes:

@@ -84,7 +84,7 @@ class TrainingLog:
 
         Raises:
             TypeError: A value is something else.
-            UnwrittenError: A file cannot be written; its earlier records are whole.
+            UnwrittenError: A file cannot be written; its earlier records are complete.
         """
         record: Record = {"step": self._next() if step is None else int(step), "time": time.time()}
         for name, value in {**(scalars or {}), **named}.items():

@@ -7,7 +7,7 @@ would look like a long forward. So they are left out of it and noted by name
 
 Kernels tell when they are compiled or read from their folder. So does Numba, of functions that are
 not ours; its import is met by a finder that stands first in ``sys.meta_path`` and lets all others
-do the work. All of them tell only while somebody records.
+do the work. All of them report only during a recording.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _Listener:
 
 
 class _Finder:
-    """Times the import of one library, whoever finds it."""
+    """Times the import of one library, by any finder."""
 
     def __init__(self, clock: CompileClock) -> None:
         self.clock = clock

@@ -365,7 +365,7 @@ class EventRecorder:
     def _book_eviction(
         self, d: DeviceState, at: int, address: int, nbytes: int, replay: int
     ) -> None:
-        # What a byte budget dropped (replay -1), or made again in so many nanoseconds.
+        # What a byte budget dropped (replay -1), or recomputed in so many nanoseconds.
         block = d.books.blocks.get(d.numbers.get(address, 0))
         owner = 0 if block is None else block[2]
         found = self.recording.evicted.setdefault((d.index, owner), Evicted())

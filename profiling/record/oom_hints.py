@@ -1,7 +1,7 @@
 """Hints in out-of-memory errors: what would free the missing bytes.
 
 When an allocation fails, books and graph know what is kept for backward, where it was born and for
-which modules. In a region of activation checkpointing what was born there and is kept for nobody
+which modules. In a region of activation checkpointing what was born there and is kept for nothing
 outside would not be held, less the part that comes back at a time; what flows from one part into
 the next would. ``no_grad`` would hold none of it, where nothing is trained; and an optimizer that
 steps within backward needs no gradient but one. The figures are of that instant. What the whole

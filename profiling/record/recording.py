@@ -21,13 +21,13 @@ Schema (``Recording``)
     ``timeline``: whether events were kept.
     ``events``: :class:`Events`, columns of equal length; empty without a timeline. Replaying them
         (:class:`LiveBytes`) gives the owners at every instant.
-    ``evicted``: what byte budgets dropped and made again, by device and owner: :class:`Evicted`.
+    ``evicted``: what byte budgets dropped and recomputed, by device and owner: :class:`Evicted`.
     ``evictions``: each of these events, as columns (:class:`Evictions`); empty without a timeline.
     ``compilations``: :class:`Compilation`, in order: what the time axis leaves out, since every
         time above stands still while kernels are compiled.
     ``classes``: module path -> name of its class.
     ``findings``: graphs that outlived their step (``leaks/findings.py``), most growth first.
-    ``watched``: how many steps were watched for those; None if nobody watched.
+    ``watched``: how many steps were watched for those; None if leaks were not watched.
 
 A *cell* is (owner, role number); the cells of a device sum exactly to the ledger's live bytes,
 and those of one role to the ledger's figure for it. Roles are numbered as in
@@ -110,12 +110,12 @@ class Events:
 
 @dataclass
 class Evicted:
-    """What byte budgets dropped of one owner's values, and made again.
+    """What byte budgets dropped of one owner's values, and recomputed.
 
     Attributes:
         times: How often a value was dropped.
         nbytes: Bytes dropped, all together.
-        replays: How often one was asked for by backward and made again.
+        replays: How often one was asked for by backward and recomputed.
         nanoseconds: The time that took, with all else that had to be made for it.
     """
 
@@ -134,7 +134,7 @@ class Evictions:
         device: Index into ``devices``.
         owner: Who had computed the value; of a replay, who has computed it again.
         nbytes: Its bytes.
-        replay: Nanoseconds that it took to make it again; -1 if it was dropped.
+        replay: Nanoseconds that it took to recompute it; -1 if it was dropped.
     """
 
     time: array[int] = field(default_factory=lambda: array("q"))

@@ -118,8 +118,8 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
     """Format figures as rows that add up: (where, what, bytes, method).
 
     For the process: what the cpu's pool holds in tensors, its rounding, its free blocks, and the
-    remainder ("interpreter and libraries"). Pages that a pool reserved and nobody wrote are not in
-    memory, so where the remainder would be negative they make a line of their own.
+    remainder ("interpreter and libraries"). Pages that a pool reserved but were not written are not
+    in memory, so where the remainder would be negative they are a separate line.
     """
     found: list[tuple[str, str, int, str]] = []
     process_ = figures.get("process", {})

@@ -97,7 +97,7 @@ def _models(module: Any) -> bool:
 
 
 def _lists(module: Any) -> bool:
-    # A list or dict of modules, which nobody can call.
+    # A list or dict of modules, which cannot be called.
     kind = type(module)
     forward = getattr(getattr(kind, "forward", None), "__qualname__", "")
     return hasattr(kind, "__getitem__") and forward == "Module.forward"

@@ -27,7 +27,7 @@ class Moment(NamedTuple):
     Attributes:
         time: Predicted seconds since the step began; kernel calls, where no time is known.
         nbytes: Live bytes.
-        replays: Whether a value was being made again.
+        replays: Whether a value was being recomputed.
     """
 
     time: float
@@ -70,7 +70,7 @@ def thinned(moments: Sequence[Moment]) -> list[Moment]:
 
 
 def replays_of(moments: Sequence[Moment]) -> list[tuple[float, float]]:
-    """Return the spans in which values were made again: (begin, end)."""
+    """Return the spans in which values were recomputed: (begin, end)."""
     spans: list[tuple[float, float]] = []
     for before, after in pairwise(moments):
         if before.replays:

@@ -117,7 +117,7 @@ class Kept(Recomputed):
     def __init__(
         self, tensor: Tensor, value: Any, region: BudgetRegion, source: Any, index: int
     ) -> None:
-        held = value.held or Pin(tensor._storage)  # first: if it fails, nobody is counted yet
+        held = value.held or Pin(tensor._storage)  # first: if it fails, nothing is counted yet
         # As in the base class, without its calls: each value that a budget saves comes by here.
         self.spec = tensor._spec
         if source is None and tensor._requires_grad:
@@ -127,7 +127,7 @@ class Kept(Recomputed):
         self.view = StridedView(value, tensor)
         self.value = value
         self.owner_region = region
-        demanded = region.demanded  # one row from here
+        demanded = region.demanded  # no calls from here on
         demanded[value] = demanded[value] + 1 if value in demanded else 1
         value.consumers += 1
         self.generation = value.generation

@@ -12,7 +12,7 @@ known: nodes run in the order in which their values were saved, reversed.
 
 Two rules save most of the work. A version that no handle wants any more stays held while something
 that is gone, and is wanted, is made from it; it may be dropped like any other. And a replay brings
-back what it passes, and what is made from that in one step, if somebody wants it and there is room.
+back what it passes, and what is made from that in one step, if a handle wants it and there is room.
 
 Source:
     Kirisame et al., "Dynamic Tensor Rematerialization", 2021, for a score of cost, bytes and
@@ -158,7 +158,7 @@ class Evictor:
         return True
 
     def _stash(self, value: Any, otherwise: float) -> None:
-        # Keep it in another form, if that costs less than to make it again.
+        # Keep it in another form, if that costs less than recomputing it.
         if value.producer.__class__ is StashCall:
             return
         made_from = parents(value)
@@ -404,7 +404,7 @@ class Evictor:
     # Replaying
 
     def replayed(self, value: Any, storage: Any, nanoseconds: int) -> None:
-        """Note that a value was made again, with all that was gone and it is made from."""
+        """Note that a value was recomputed, with all that was gone and it is made from."""
         self.replay_seconds += nanoseconds / 1e9
         if value.producer.__class__ is StashCall:
             self.stashing.fetched(value)

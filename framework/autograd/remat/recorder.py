@@ -4,7 +4,7 @@ While a region is open, the dispatcher tells its thread's :class:`RegionRecorder
 call, and the factories of what they wrote. The recorder knows the version of the value that each
 live storage holds (``values.py``), and gives values that are saved for backward their handles.
 
-A policy says of each value that it is made again (``recompute``), kept after all (``save``), that
+A policy says of each value that it is recomputed (``recompute``), kept after all (``save``), that
 the region around decides (``prefer_save``), or in which form it is stashed
 (:attr:`ValueVersion.stash`).
 """
@@ -117,7 +117,7 @@ def flows_in(tensor: Tensor, value: ValueVersion | None) -> RegionInput:
     """Hold a value that a recorded call reads and no region makes again."""
     held = RegionInput(tensor, value)
     key = id(held.storage)
-    holder = _Holder(held, _left)  # one row with the next: the callback reads it
+    holder = _Holder(held, _left)  # no call in between: the callback reads it
     holder.key = key
     _flowed.setdefault(key, set()).add(holder)
     return held
@@ -283,7 +283,7 @@ class RegionRecorder:
         if listening():
             call.site = place(sys._getframe(2))
         recorded, key = self.recorded, id(storage)
-        reference = _Reference(storage, _gone)  # one row with the next: the callback reads them
+        reference = _Reference(storage, _gone)  # no call in between: the callback reads them
         reference.recorded, reference.key = recorded, key
         value.lies_in(reference, storage.version)
         recorded[key] = value

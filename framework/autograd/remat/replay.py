@@ -2,7 +2,7 @@
 
 While a :class:`Region` is open, the dispatcher tells its thread's recorder (``recorder.py``) of
 every kernel call, recorded or not, and values saved for backward become :class:`Recomputed`
-handles. Nothing else changes: the function runs once, and what nobody holds is freed by reference
+handles. Nothing else changes: the function runs once, and what nothing holds is freed by reference
 counts.
 
 When backward asks for a value that is gone, its region is replayed: the kernels that lead to it
@@ -84,8 +84,9 @@ class Region:
     def stash(self, value: ValueVersion, tensor: Tensor) -> None:
         """Stash a version of a value before it is needed in or below this region, if it is to be.
 
-        May fail, or be interrupted: nobody is counted yet. Who then counts itself does so in one
-        row, and in one row takes itself off again (:class:`Recomputed`, :class:`CrossRegionUse`).
+        May fail, or be interrupted: nothing is counted yet. A handle then counts itself in one
+        statement, and takes itself off in one statement (:class:`Recomputed`,
+        :class:`CrossRegionUse`).
         """
         if value.stash is not None and value.producer.__class__ is not StashCall:
             call = StashCall(value.stash(tensor), value.producer)
@@ -180,7 +181,7 @@ class CrossRegionUse:
         region.stash(value, tensor)
         self.value = value
         self.region = region
-        demanded, crossed = region.demanded, region.crossed  # one row from here
+        demanded, crossed = region.demanded, region.crossed  # no calls from here on
         demanded[value] = demanded[value] + 1 if value in demanded else 1
         crossed[value] = crossed[value] + 1 if value in crossed else 1
         value.consumers += 1
@@ -193,7 +194,7 @@ class CrossRegionUse:
         except AttributeError:  # stashing failed: nothing was counted
             return
         value, region = self.value, self.region
-        demanded, crossed = region.demanded, region.crossed  # one row from here
+        demanded, crossed = region.demanded, region.crossed  # no calls from here on
         crossed[value] -= 1
         if not crossed[value]:
             del crossed[value]
@@ -208,7 +209,7 @@ class CrossRegionUse:
                     value.held = None
                 else:
                     released.append(value)
-        elif made != value.generation:  # and it has not read what was made again
+        elif made != value.generation:  # and it has not read what was recomputed
             value.pending_reads -= 1
             if value.pending_reads <= 0:
                 value.held = None
@@ -248,7 +249,7 @@ class Recomputed:
         owner_region.stash(value, tensor)
         self.value = value
         self.owner_region = owner_region
-        demanded = owner_region.demanded  # one row from here
+        demanded = owner_region.demanded  # no calls from here on
         demanded[value] = demanded[value] + 1 if value in demanded else 1
         value.consumers += 1
         self.generation = value.generation
@@ -259,7 +260,7 @@ class Recomputed:
             made = self.generation
         except AttributeError:  # stashing failed: nothing was counted
             return
-        value, demanded = self.value, self.owner_region.demanded  # one row from here
+        value, demanded = self.value, self.owner_region.demanded  # no calls from here on
         demanded[value] -= 1
         if not demanded[value]:
             del demanded[value]
@@ -271,7 +272,7 @@ class Recomputed:
                     value.held = None
                 else:
                     released.append(value)
-        elif made != value.generation:  # and it has not read what was made again
+        elif made != value.generation:  # and it has not read what was recomputed
             value.pending_reads -= 1
             if value.pending_reads <= 0:
                 value.held = None
@@ -299,7 +300,7 @@ class Recomputed:
             value.producer.stashed, "look_ahead"
         ):
             value.producer.stashed.look_ahead()
-        if self.generation != value.generation:  # read, in one row
+        if self.generation != value.generation:  # read, without a call
             self.generation = value.generation
             value.pending_reads -= 1
             if value.pending_reads <= 0 and not value.kept:
@@ -419,7 +420,7 @@ class _Replay:
         return argument.array
 
     def _old(self, producer: WriteCall) -> Any:
-        # The storage that a write may write into: that of the value before, if nobody else reads
+        # The storage that a write may write into: that of the value before, if nothing else reads
         # it any more and it was made by this run; else a copy.
         before = producer.target.value
         storage = self.found[before]

@@ -36,7 +36,8 @@ class Stashing:
 
     Attributes:
         short: A packed form was refused: there was no room for it while the value was still there.
-        seconds: What it takes by their speeds to stash values and to fetch what backward asked for.
+        seconds: Time to stash values and to fetch what backward asked for, by the speeds of the
+            stashes.
         values: How many values were stashed.
         nbytes: Their bytes.
     """

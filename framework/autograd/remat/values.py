@@ -34,14 +34,14 @@ class ValueVersion:
     """The values of a storage between two writes.
 
     Attributes:
-        producer: Whoever can make it again; None if nobody will be asked: it is kept.
+        producer: The call that can recompute it; None if it is kept.
         index: Which of the producer's results it is.
         owner_region: The region whose replay brings it back; None if a handle simply holds it.
         version: The storage's version for which it holds.
         consumers: How many handles, and calls of inner regions, may ask for it.
-        pending_reads: How many of them have not read it since it was last made again.
-        generation: Counts how often it was made again.
-        held: A pin on the storage made again, while somebody is still to read it.
+        pending_reads: How many of them have not read it since it was last recomputed.
+        generation: Counts how often it was recomputed.
+        held: A pin on the recomputed storage, until all readers have read it.
         stash: How to keep it (``checkpointing.stashes``), once a handle wants it; None to replay.
         saved: A node saves it, so it lives until backward, whatever is made from it; or the
             program gave it a name for a policy to keep.
@@ -89,7 +89,7 @@ class ValueVersion:
         """Keep recomputed values until all pending readers have read them."""
         reference = weakref.ref(storage)
         held = Pin(storage) if self.consumers else None
-        self._storage = reference  # one row: made again, for all who may ask
+        self._storage = reference  # no calls: recomputed, for all readers
         self.version = storage.version
         self.generation += 1
         self.pending_reads = self.consumers
@@ -307,7 +307,7 @@ class RegionInput(Held):
                 run_kernel(be.copy, copy, array)
             copies[key] = storage, copy
         storage, copy = copies[key]
-        pin = Pin(storage)  # this handle takes it over, and gives the one it had: in one row
+        pin = Pin(storage)  # this handle takes it over, and gives the one it had, without a call
         self.storage, self.array, pin.storage = storage, copy, self.storage
         self.version = storage.version
 

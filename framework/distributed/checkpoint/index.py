@@ -2,7 +2,7 @@
 
 A checkpoint is a folder with a safetensors file of each rank and ``index.json``. The files are
 named after the save; the index is written last, and renamed into its place. So a folder has the
-older checkpoint until the newer one is there as a whole. An entry of a file has some rows of a
+older checkpoint until the newer one is complete. An entry of a file has some rows of a
 tensor, at most 4 MiB of them, and a checksum: who needs a part reads no more than the entries that
 it lies in, and knows that they are as they were written.
 """

@@ -60,7 +60,7 @@ def save(
     """Save a state of all ranks to a folder that all of them reach; all ranks call it.
 
     Each rank writes its rows of shards. What all ranks have, the lowest of them writes. The
-    folder has the older checkpoint until this one is there as a whole. Where the other ranks are
+    folder has the older checkpoint until this one is complete. Where the other ranks are
     imagined, it never is: a rank then writes its part, and no index.
 
     Args:
@@ -105,7 +105,7 @@ def async_save(
         **options: Accepted and ignored.
 
     Returns:
-        A future, done when the checkpoint is there as a whole. ``result()`` raises what failed.
+        A future, done when the checkpoint is complete. ``result()`` raises what failed.
     """
     folder = _folder("async_save", checkpoint_id, storage_writer, planner)
     group = _group(process_group, False)
@@ -249,7 +249,7 @@ def _in_background(
             _tell_failure(folder, index, rank, error)
             raise
         part = part._replace(tensors={}, objects={})  # the copies go
-        if alone:  # the other ranks are imagined: nobody is waited for
+        if alone:  # the other ranks do not exist: nothing is waited for
             pass
         elif rank == 0:
             _await_files(folder, index, limit)

@@ -113,7 +113,7 @@ def cores_of(job: Job, local_rank: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A TCP port that nobody uses now."""
+    """A TCP port that is free now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as found:
         found.bind((LOOPBACK, 0))
         return int(found.getsockname()[1])

@@ -26,7 +26,7 @@ def members(sessions: Iterable[int]) -> list[int]:
         sessions: Process ids of the leaders.
 
     Returns:
-        Process ids. A process that has ended and that nobody has waited for is not among them.
+        Process ids. A process that has ended but was not waited for is not among them.
     """
     wanted = set(sessions)
     return [pid for pid, session in _processes() if session in wanted] if wanted else []

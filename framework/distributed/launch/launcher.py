@@ -23,7 +23,7 @@ from .output import Stream, write
 STDOUT, STDERR = 1, 2
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 TOGETHER = 0.2  # seconds in which other workers fail because the first one did
-POLL = 0.02  # seconds between looks at what workers have left behind, which nobody tells us of
+POLL = 0.02  # seconds between looks at what workers have left behind, of which there is no notice
 TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BROKEN_PIPE = 128 + signal.SIGPIPE
 ISOLATED = (sys.executable, "-I", "-S")  # Python without site packages starts in milliseconds
@@ -33,8 +33,8 @@ class Worker:
     """A process of the job.
 
     It leads a session, so that a signal reaches it with all that it started, and Ctrl-C in the
-    terminal reaches the launcher alone. It is waited for at the very end: until then nobody else
-    can have its process id.
+    terminal reaches the launcher alone. It is waited for at the very end: until then no other
+    process can have its id.
 
     Attributes:
         rank: Its rank in the world.

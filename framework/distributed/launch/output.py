@@ -58,7 +58,7 @@ class Stream:
             False at the end of the pipe.
 
         Raises:
-            BrokenPipeError: Nobody reads what the launcher writes.
+            BrokenPipeError: Nothing reads what the launcher writes.
         """
         if self.source is None:
             return False
@@ -110,7 +110,7 @@ def write(sink: int, data: bytes) -> None:
     """Write all of ``data`` to a file descriptor, also one that does not wait.
 
     Raises:
-        BrokenPipeError: Nobody reads it.
+        BrokenPipeError: Nothing reads it.
     """
     left = memoryview(data)
     while left:

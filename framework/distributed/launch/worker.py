@@ -33,7 +33,7 @@ def die_with(parent: int) -> None:
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked, and nobody will tell us
+    if os.getppid() != parent:  # it ended before we asked, and there will be no signal
         os.kill(os.getpid(), signal.SIGKILL)
 
 

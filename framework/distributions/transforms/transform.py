@@ -63,7 +63,7 @@ class Transform:
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        state["_inv"] = None  # a weak reference, which is made again when asked for
+        state["_inv"] = None  # a weak reference, which is created again on request
         return state
 
     @property

@@ -3,7 +3,7 @@
 Of the bits of a code, the leading zeros count decades, a one ends the count, and what is left cuts
 that decade in equal parts: the smaller a number, the more bits its exponent takes, and the fewer
 are left for its fraction. Seven decades are in reach, from 1 down to 1e-7. A number is the middle
-of its part. Zero and one have codes of their own.
+of its part. Zero and one have separate codes.
 
 A code is a rank in the sorted list of all numbers, so that it can be found by comparing.
 

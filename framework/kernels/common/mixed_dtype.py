@@ -8,7 +8,7 @@ the same however large the operands are, and it stays in a core's cache.
 
 A tile is a range of flat arrays, where all operands lie like the result; else a range of rows
 along one dim of it, and operands that broadcast are cut where they have that dim. Threads take
-chunks of the tiles, each in workspace of its own.
+chunks of the tiles, each in separate workspace.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def parallel_slices(
     Args:
         run: What it does at an index of the dim that is cut depends on that index only.
         arrays: Arrays and numbers.
-        axes: Which dim of each is cut; None for what every chunk gets whole.
+        axes: Which dim of each is cut; None for what every chunk gets completely.
         n: Size of that dim.
         work: How much there is to do, in additions of two elements.
         together: Indices that no chunk separates, from the first on.
@@ -115,7 +115,7 @@ def _shared(run: Any, work: int, n: int, args: tuple[Any, ...], cut: int | None 
         if not cut:
             return False
     rounds = max(1, min(4, work // (workers * thresholds.CHUNK)))
-    chunks = min(n, workers * rounds)  # as many for each, where nobody is kept away
+    chunks = min(n, workers * rounds)  # as many for each, where none is excluded
     return work_pool.share(run, args, n, cut, chunks, workers)
 
 

@@ -1,7 +1,7 @@
 """Compiled weighted sums of rows or elements that indices name, and their adjoints.
 
 What is added to an element comes in the order of the indices, so a repeated run gives the same
-bits. Indices are in range: whoever calls has checked.
+bits. Indices are in range: the caller has checked.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Arrays are lines of memory with four steps (``framework/kernels/common/strided.p
 ``(a, b, c, d)`` of the walk lies at the scalar product with the steps; the index of that element
 shifts one of the two arrays, by ``where`` elements per count. With several rows of indices, ``row``
 elements apart, each has a size (below 0 it counts from the end) and its own shifts. Indices are in
-range: whoever calls has checked. What is written to an element comes in the order of the walk, so a
+range: the caller has checked. What is written to an element comes in the order of the walk, so a
 repeated run gives the same bits.
 """
 

@@ -10,7 +10,7 @@ products outside of lowtide are as they were.
 Its threads also stay awake after a product and take the cores from ours: :func:`doze_sooner`.
 
 Other libraries (MKL, Accelerate, OpenBLAS made with OpenMP) are left as they are;
-:func:`controllable` says False, and nobody here starts threads around their products.
+:func:`controllable` says False, and lowtide starts no threads around their products.
 """
 
 from __future__ import annotations

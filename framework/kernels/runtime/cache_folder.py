@@ -1,4 +1,4 @@
-"""The cache folder on disk, opened so that nobody else can put code into it.
+"""The cache folder on disk, opened so that no one else can put code into it.
 
 The folder is LOWTIDE_CACHE_DIR, or ``lowtide`` in XDG_CACHE_HOME or ~/.cache. Where it lies is
 decided once, when lowtide is imported: a later ``chdir`` or change of the environment moves
@@ -51,7 +51,7 @@ def opened(name: str) -> Iterator[int]:
         Its descriptor, which is closed when the block ends.
 
     Raises:
-        Unusable: It cannot be made, or somebody else may write to it.
+        Unusable: It cannot be made, or another user may write to it.
     """
     descriptor = _open(name)
     try:
@@ -124,5 +124,5 @@ def owned(status: os.stat_result) -> bool:
 
 
 def trusted(status: os.stat_result) -> bool:
-    """Whether nobody but this process's user and root can have written a file."""
+    """Whether only this process's user and root can have written a file."""
     return owned(status) and not status.st_mode & _OTHERS_WRITE

@@ -1,10 +1,10 @@
 """A fork beside other threads: no lock of an import or a compilation is copied while it is held.
 
-The first call of a kernel may import Numba and compile it. If another thread forks the
-process at that moment (a loader starts its workers), the copy has the locks of both, and nobody who
-would ever release them: its own first call would wait for good. So a fork waits until those imports
-have ended, lets no other begin, and holds the locks of compilations itself. Ctrl-C waits meanwhile,
-so that no lock stays behind.
+The first call of a kernel may import Numba and compile it. If another thread forks the process at
+that moment (a loader starts its workers), the copy has the locks of both, and no thread that would
+ever release them: its own first call would wait for good. So a fork waits until those imports have
+ended, lets no other begin, and holds the locks of compilations itself. Ctrl-C waits meanwhile, so
+that no lock stays behind.
 
 Python calls such hooks in the reverse order of their registration. One that is registered later
 than ours holds its own lock while ours waits, so none may guard what a compilation needs: `logging`
@@ -37,7 +37,7 @@ _held: list[Any] = []  # what to call after the fork
 
 
 def _being_imported() -> list[str]:
-    # By other threads: whoever imports a module has its lock from before it is looked for.
+    # By other threads: a thread that imports a module has its lock from before it is looked for.
     me = threading.get_ident()
     locks: Any = getattr(_bootstrap, "_module_locks", {})
     found = []

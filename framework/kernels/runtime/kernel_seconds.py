@@ -92,7 +92,7 @@ class KernelSeconds:
         return self
 
     def save(self) -> None:
-        """Write all to the cache, if it can be written: an older file stays whole until then."""
+        """Write all to the cache, if it can be written: an older file stays valid until then."""
         kept = {k: v for k, v in self.times.items() if " at 0x" not in k}  # addresses change
         text = json.dumps({"threads": self.threads, "kernels": kept}, indent=0).encode()
         if len(text) > MOST:

@@ -4,9 +4,9 @@ Numba's own threads are not used: one of its layers ends the process when two Py
 it, the others when a worker is forked. The kernels here release the interpreter's lock, so plain
 threads do. They are started on first use; OMP_NUM_THREADS limits them, as it does BLAS.
 
-The caller works too, and nobody waits for a thread that has not begun: chunks lie in a queue, and
-whoever has a core takes the next. On a machine that is busy with something else the caller may do
-them all. Which thread runs a chunk never shows in what it computes.
+The caller works too, and nothing waits for a thread that has not begun: chunks lie in a queue, and
+any thread with a core takes the next. On a machine that is busy with something else the caller may
+do them all. Which thread runs a chunk never shows in what it computes.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _take(todo: deque[Any], errors: list[BaseException]) -> None:
     while todo:
         try:
             run, call = todo.popleft()
-        except IndexError:  # somebody else was faster
+        except IndexError:  # another thread was faster
             return
         try:
             run(*call)

@@ -54,7 +54,7 @@ to 1 for 2^21.
 """
 
 CHUNK = 1 << 17
-"""Elements of a chunk, where there are more chunks than threads: so that nobody waits long.
+"""Elements of a chunk, where there are more chunks than threads: so that no thread waits long.
 
 Between 2^13 and 2^21 it makes no difference on an idle machine; on a busy one, who is late leaves
 the rest of his to others.

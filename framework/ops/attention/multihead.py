@@ -99,7 +99,7 @@ def multi_head_attention_forward(
         out_proj_bias: (E,), or None.
         training: Drop out.
         key_padding_mask: (N, S): True hides a key, or a number added to its scores.
-        need_weights: Return the weights too; they are then made and kept as a whole.
+        need_weights: Return the weights too; they are then computed and kept completely.
         attn_mask: (L, S) or (N heads, L, S): True hides, or a number added to the scores.
         use_separate_proj_weight: Take the next three instead of ``in_proj_weight``.
         q_proj_weight: (E, E).

@@ -5,7 +5,7 @@ forward and backward make the scores of a few rows in a workspace of about a meg
 overwrite them (``tiling.py``). On other devices than the host, where each call costs more, it has
 32 megabytes. For backward, the node keeps query, key, value, the result and one number per row,
 ``lse``, the logarithm of the row's sum of ``exp(score - largest)``. The
-probabilities are made again from it and from the largest score, which is found again
+probabilities are recomputed from it and from the largest score, which is found again
 (``sdpa_backward.py``): in the sum of the two, as it is usually kept, large scores would leave no
 digits for the logarithm.
 

@@ -1,6 +1,6 @@
 """Tiling of attention scores, and the steps that forward and backward share.
 
-Several threads share the workspace; each works on heads of its own, so that none waits for another,
+Several threads share the workspace; each works on separate heads, so that none waits for another,
 and the products of one head stay with one thread of BLAS.
 
 Dropout of probabilities draws its mask from (seed, offset) by the number of the element in the

@@ -1,4 +1,4 @@
-"""Depthwise routes: each channel with windows of its own, whose products would have a single row.
+"""Depthwise routes: each channel with separate windows, whose products would have a single row.
 
 Channels are independent: threads take a chunk of them each, and there is no scratch.
 """

@@ -146,7 +146,7 @@ def _transpose(nd, input, weight, bias, stride, padding, output_padding, groups,
         batched, weight, size, stride, tuple((p, p) for p in padding), dilation, groups
     )
     if bias is not None:
-        out = out.add_(bias.view(-1, *[1] * nd))  # nobody else has it, and no gradient wants it
+        out = out.add_(bias.view(-1, *[1] * nd))  # nothing else has it, and no gradient wants it
     return out if batched is input else out.view(out.shape[1:])
 
 

@@ -95,7 +95,7 @@ class Sizes(NamedTuple):
 
     @property
     def depthwise(self) -> bool:
-        """Each channel has filters of its own."""
+        """Each channel has separate filters."""
         return self.groups > 1 and self.per_group == 1
 
     @property

@@ -2,9 +2,10 @@
 
 The slope of a piecewise linear function takes two values, so all that its gradient needs is on
 which side of its bends an element lies. Keeping the result instead costs nothing where someone else
-keeps it anyway (a product or a convolution that follows), and 32 times as much where nobody does
-(an addition, dropout, pooling, concatenation). Nobody knows which at the time of the call; so here
-the bits are kept, which are at most 3 % more than the best, and the result may be written in place.
+keeps it anyway (a product or a convolution that follows), and 32 times as much where nothing does
+(an addition, dropout, pooling, concatenation). Which one cannot be known at the time of the call;
+so here the bits are kept, which are at most 3 % more than the best, and the result may be written
+in place.
 
 The bits of a tile of 4096 elements lie together, and those of neighbours in neighbouring bytes, so
 that kernels run over both without a shift (``kernels/cpu/elementwise/bitmask.py``). Below

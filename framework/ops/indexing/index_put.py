@@ -214,7 +214,7 @@ def _put_infer(input, index, values, *, dims, at):
 
 def _put_samples(make):
     x = make(5, 4)
-    index = tensor(np.array([[3, 0, -1]], np.int64))  # no index twice: the winner is nobody's
+    index = tensor(np.array([[3, 0, -1]], np.int64))  # no index twice: no one's value wins
     yield (x, index, make(1, 4)), {"dims": (0,), "at": 0}
     yield (x, index, 2.0), {"dims": (1,), "at": 1}
     yield (make(0, 4), index, make(0, 3)), {"dims": (1,), "at": 1}

@@ -1,7 +1,7 @@
 """Pairwise distances: cdist and pdist.
 
 The differences of all pairs are many times the points: they are made a tile at a time, forward and
-backward, and none is kept. Second gradients make them whole.
+backward, and none is kept. Second gradients compute all of them.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def _eig_infer(A):
 
 
 def _eig_samples(make):
-    # Complex results belong to tests/parity: their phases are anybody's.
+    # Complex results belong to tests/parity: their phases are arbitrary.
     for shape in ((0, 0), (0, 2, 2)):
         yield (make(*shape),), {}
 

@@ -1,9 +1,9 @@
 """einsum: sums of products over named dimensions, as a chain of matrix products.
 
 Operands are contracted pairwise from left to right. Each pair becomes one batched product: the
-letters both have and someone still needs are the batch, those nobody needs any more are summed
-over. Everything is made of permute, reshape, sum and matmul, so every derivative comes with them.
-Not optimal: the order is the written one, however large an intermediate result it makes.
+letters both have and someone still needs are the batch, those that are not needed any more are
+summed over. Everything is made of permute, reshape, sum and matmul, so every derivative comes with
+them. Not optimal: the order is the written one, however large an intermediate result it makes.
 """
 
 from __future__ import annotations

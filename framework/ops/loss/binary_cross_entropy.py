@@ -1,7 +1,7 @@
 """Binary cross entropy, of probabilities and of logits.
 
 Probabilities near 0 and 1 want logarithms that are bounded, logits an exponential that does not
-overflow; so each is an op of its own, and so is the gradient of each.
+overflow; so each is a separate op, and so is the gradient of each.
 """
 
 from __future__ import annotations

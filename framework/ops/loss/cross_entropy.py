@@ -2,7 +2,7 @@
 
 Cross entropy keeps the logits, which the layer before may keep as well, and two numbers per row:
 the largest logit, and the sum of exponentials beside it. Added to a large logit, the logarithm of
-that sum would be rounded away. Neither the softmax nor its logarithm exists as a whole: forward and
+that sum would be rounded away. Neither the softmax nor its logarithm is ever complete: forward and
 backward go through a tile of rows at a time.
 
 The elementwise losses are in ``regression.py``, ``binary_cross_entropy.py`` and

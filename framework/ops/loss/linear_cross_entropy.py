@@ -6,7 +6,7 @@ exists there two or three times. Some tokens meet some classes; the tile of logi
 folded into one sum of exponentials per token, and overwritten by the next.
 
 For backward the node keeps its inputs, which are alive in any case, that sum, and the largest
-logit. The tiles are made again, turned into the gradient of the logits, and multiplied into the
+logit. The tiles are recomputed, turned into the gradient of the logits, and multiplied into the
 gradients of input and weight (``linear_cross_entropy_backward.py``). That is one matrix product
 more than the plain pair: 4 instead of 3, and about 1.3 times its time where the products are all
 that matters. What it buys: beyond inputs and gradients there is only the workspace of a tile, less

@@ -1,7 +1,7 @@
 """Regression losses: mse_loss, l1_loss, smooth_l1_loss, huber_loss.
 
-They are ops of their own, which keep input and target, or of the absolute value the sign in two
-bits, and not the difference: a third array that nobody else has.
+They are separate ops, which keep input and target, or of the absolute value the sign in two
+bits, and not the difference: a third array that nothing else keeps.
 """
 
 from __future__ import annotations

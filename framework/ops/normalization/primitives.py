@@ -175,7 +175,7 @@ def _plain(input, weight, bias, shape, axes, affine, eps):
     return out.reshape(input.shape)
 
 
-# Layer, group and instance normalization: the statistics are nobody else's business
+# Layer, group and instance normalization: no one else needs the statistics
 
 
 def _declare(name, doc, cases):

@@ -1,7 +1,7 @@
 """Pooling kernels: max, average and power average, in any number of dimensions.
 
 Every pooling is linear once its choices are known, so each comes with the adjoint of its linear
-part as an op of its own, and the two are each other's gradient. Max pooling keeps which element of
+part as a separate op, and the two are each other's gradient. Max pooling keeps which element of
 its window won, in one byte for windows of up to 256 elements, and not its input.
 
 Windows are walked element by element: one strided view of the whole input for each place in the

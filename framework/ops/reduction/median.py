@@ -1,7 +1,7 @@
 """median and kthvalue.
 
 On the CPU the k-th of many elements is found digit by digit (``kernels/cpu/reduction/sort.py``).
-Else the array library orders places, in temporaries of its own.
+Else the array library orders places, in its temporaries.
 """
 
 from __future__ import annotations

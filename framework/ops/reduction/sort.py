@@ -2,7 +2,7 @@
 
 On the CPU a radix sort orders many elements, and a heap finds a few of the best
 (``kernels/cpu/reduction/sort.py``, ``kernels/cpu/reduction/topk.py``). Else the array library
-sorts, with temporaries of its own.
+sorts, with its temporaries.
 
 The gradient of a sorted value goes to where it came from, so only the indices are kept.
 """

@@ -113,7 +113,7 @@ def _converted(input, dtype):
 
 
 def _need_float(name, input, dtype):
-    # mean() and its like have no integer result.
+    # mean() and similar functions have no integer result.
     wanted = as_dtype(dtype) if dtype is not None else input.dtype
     if wanted.category < FLOAT:
         what = "Input dtype" if dtype is None else "Optional dtype"

@@ -108,7 +108,7 @@ def sparse_coo_tensor(
 
 
 def as_values(held: Tensor, requires_grad: bool) -> Tensor:
-    """Return values for a new sparse tensor: a leaf of its own, or part of the graph of these."""
+    """Return values for a new sparse tensor: a separate leaf, or part of the graph of these."""
     if requires_grad or not held.requires_grad:
         return held.detach().requires_grad_(requires_grad)
     return held.view_as(held)

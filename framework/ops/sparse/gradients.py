@@ -1,6 +1,6 @@
 """Gradients of sparse tensors as roots and inputs, and sparse gradients of tables.
 
-The graph knows values only. What a user says about a sparse tensor is said of its values here.
+The graph knows values only. What a user sets on a sparse tensor is set on its values here.
 """
 
 from __future__ import annotations

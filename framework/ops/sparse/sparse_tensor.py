@@ -269,10 +269,10 @@ class SparseTensor(Tensor):
         return assembled(self._spec.shape, indexing, values, self.layout)
 
     def taken_over(self, alone: bool) -> SparseTensor:
-        """Return the same outside the graph, in memory that nobody else sees.
+        """Return the same outside the graph, in memory that no one else sees.
 
         Args:
-            alone: Nobody else holds this tensor: parts that nobody else sees are not copied.
+            alone: No one else holds this tensor: parts that no one else sees are not copied.
         """
         found = [
             plain(part.detach()) if alone and seen == _alone() else part.detach().clone()
@@ -475,7 +475,7 @@ class Parts:
     """The storages of a sparse tensor, as one: version and role are those of its values."""
 
     __slots__ = ("of",)
-    pins = 1  # nobody takes the bytes over, or writes them past the op
+    pins = 1  # no one takes the bytes over, or writes them past the op
 
     def __init__(self, of: SparseTensor) -> None:
         self.of = of

@@ -225,8 +225,8 @@ def narrow(input, dim, start, length):
 class SplitNode(Node):
     """The node of a tensor split along a dim into all of its parts; joins their gradients.
 
-    Each part is a view like any other: its chain says how it is made again from a base that was
-    written to, and then it has a node of its own.
+    Each part is a view like any other: its chain says how it is rebuilt from a base that was
+    written to, and then it has a separate node.
     """
 
     __slots__ = ("dim", "edge_specs", "output_count", "starts", "unbound")

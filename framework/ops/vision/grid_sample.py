@@ -2,7 +2,8 @@
 
 A sample is a weighted sum of a few elements. Which, and with what weights, is made for some
 positions at a time, forward and backward; what is kept are the image and the grid. The composition
-(``grid_sample_composite.py``) makes elements and weights whole: it is the path of second gradients.
+(``grid_sample_composite.py``) computes all elements and weights: it is the path of second
+gradients.
 
 Not optimal: on a GPU, 65536 positions at a time, whose weights are outside of the ledger.
 """

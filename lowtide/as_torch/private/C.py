@@ -33,11 +33,11 @@ _VariableFunctions = _VariableFunctionsClass = _Functions()
 
 
 def _log_api_usage_once(*args: Any) -> None:
-    """Do nothing: nobody is told what is used."""
+    """Do nothing: usage is not reported."""
 
 
 def _log_api_usage_metadata(*args: Any) -> None:
-    """Do nothing: nobody is told what is used."""
+    """Do nothing: usage is not reported."""
 
 
 def _get_tracing_state() -> None:

@@ -10,7 +10,7 @@ _USER_PRESERVED_ATTRIBUTES_KEY = "_user_preserved_attributes"
 
 
 class _CodeOnlyModule(_lt.nn.Module):
-    """A module of attributes alone, around which a graph module is made again."""
+    """A module of attributes alone, around which a graph module is rebuilt."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""``torch.onnx``: parts for those who say how an op is exported; nothing is, so nobody asks."""
+"""``torch.onnx``: names that declare exports; nothing is exported, so they have no effect."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Shard(Placement):
 
 @dataclass(frozen=True)
 class Replicate(Placement):
-    """Whole on each device."""
+    """Replicated on each device."""
 
     def __str__(self) -> str:
         return "R"

@@ -18,7 +18,7 @@ def _str_intern(inp: Any, *, tensor_contents: str | None = None) -> str:
 
 
 def _add_suffixes(tensor_str: str, suffixes: list[str], indent: int, force_newline: bool) -> str:
-    """Return text with words behind it, on a line of their own where they do not fit."""
+    """Return text with words behind it, on a separate line where they do not fit."""
     width = 0 if force_newline else _printing._options[0].linewidth
     return _printing._joined(tensor_str, suffixes, indent, width)
 

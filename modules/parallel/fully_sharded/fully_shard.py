@@ -143,7 +143,7 @@ def fully_shard(
 ) -> Any:
     """Share a module's parameters out among the ranks; each gathers them for the forward.
 
-    Those of modules inside that were sharded before stay apart. Each rank has
+    Those of modules inside that were sharded before stay separate. Each rank has
     ``ceil(n / N)`` rows of a parameter of n, or what is left. Rows come from each rank's own
     module, so all ranks must begin with the same values. Gradients are averaged in the order of
     ranks, as ``DistributedDataParallel`` does, with the same bits.

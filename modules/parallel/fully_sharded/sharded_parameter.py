@@ -21,7 +21,7 @@ class ShardedParameter(Parameter):
 
     @classmethod
     def of(cls, whole: Tensor, shard: Shard, requires_grad: bool) -> ShardedParameter:
-        """Return this rank's rows of a tensor, in memory of their own."""
+        """Return this rank's rows of a tensor, in separate memory."""
         first, last = shard.own
         made = cls(whole.detach()[first:last].clone(), requires_grad)
         mark(made, shard)

@@ -24,7 +24,7 @@ from . import library, notices, signature
 
 LOADING = "cached kernels"  # what watchers are told while a library is looked for
 lock = threading.RLock()
-watchers: list[Any] = []  # each has ``enter(name)`` and ``leave()``: somebody measures time
+watchers: list[Any] = []  # each has ``enter(name)`` and ``leave()``: for measuring time
 
 
 class Kernel:

@@ -116,7 +116,7 @@ def clear() -> int:
 def load(kernel: Any, words: str) -> tuple[Any, Any, int] | None:
     """Return (entry, shared entry, address) of a library that is kept, or None.
 
-    A file that is damaged, or that somebody else may have written, counts as absent.
+    A file that is damaged, or that another user may have written, counts as absent.
     """
     return _read(
         kernel, words, LIBRARY, lambda place, data: _map(place, data, kernel.__name__, words)
@@ -242,7 +242,7 @@ def _note_use(descriptor: int) -> None:
 
 
 def _sweep(place: int) -> None:
-    # Once a process: libraries of versions and settings that nobody has any more.
+    # Once a process: libraries of versions and settings that are not installed any more.
     if cache_folder.BASE in _swept:
         return
     _swept.append(cache_folder.BASE)

@@ -109,7 +109,7 @@ def link(data: bytes, exported: list[str], needed: list[str]) -> bytes:
 
     Args:
         data: The object.
-        exported: Names that whoever loads the library can ask for.
+        exported: Names that can be looked up in the loaded library.
         needed: Libraries that the loader must load with it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the standard error is told of compilations.
+"""Messages about compilations on standard error.
 
 That there is a first one, every few seconds which one it is, and at the end how long all took.
 A notice never stops a program: without a standard error, or with one that is full or closed,
@@ -14,7 +14,7 @@ import time
 
 from . import library
 
-EVERY = 4.0  # seconds between two notices, so that whoever waits sees what for
+EVERY = 4.0  # seconds between two notices, so that a user who waits sees what for
 
 _seconds: list[float] = []  # of each kernel that this process compiled
 

@@ -1,4 +1,4 @@
-"""Argument types of a compiled kernel as short words: what it takes, what it is called with.
+"""Argument types of a compiled kernel as short words: those it accepts, those of a call.
 
 A word stands for one argument, a signature is words with commas between them:
 

@@ -3,8 +3,8 @@
 The entry is a function as an extension module has them. It looks whether the arguments are what the
 kernel was compiled for, by comparing the addresses of their types, and reads arrays where NumPy has
 their fields; it lets go of the interpreter's lock while the kernel runs. If an argument is another,
-it returns ``NotImplemented``. So a call costs a fraction of a microsecond, and nobody needs Numba
-for it.
+it returns ``NotImplemented``. So a call costs a fraction of a microsecond, and no process needs
+Numba for it.
 
 It knows where the fields of an array, an int and a float lie in memory: what is public of NumPy's
 and Python's C interface (:func:`layout_known` looks at one array before any entry is used).

@@ -1,4 +1,4 @@
-"""Compiled depthwise convolution: each channel with windows of its own, without columns.
+"""Compiled depthwise convolution: each channel with separate windows, without columns.
 
 All is three-dimensional, as in ``direct.py``. The arrays are planes: of the input (batch,
 channels), of the result (batch, channels * filters); filter ``k`` of channel ``c`` is number

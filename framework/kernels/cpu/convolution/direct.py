@@ -7,7 +7,7 @@ A panel is eight rows, whose sums stay in registers.
 
 So that no step meets an edge, an image is first laid out with its padding, a tile at a time. Where
 windows are ``stride`` apart, it is dealt out into as many phases, and within each the windows' next
-elements are neighbors again. A group that reaches beyond the end of a line computes what nobody
+elements are neighbors again. A group that reaches beyond the end of a line computes what nothing
 reads: of the two kinds of waste, between lines and after each, :func:`_after` finds the smaller.
 
 Sums of some 700 products are added to the result; so errors grow as those of products in tiles do.

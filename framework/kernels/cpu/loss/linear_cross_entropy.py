@@ -1,6 +1,6 @@
 """Compiled passes over one tile of logits, float32: what ``linear_cross_entropy`` does to it.
 
-A tile has some rows (tokens) and some columns (classes) of logits that nobody keeps. Forward folds
+A tile has some rows (tokens) and some columns (classes) of logits that are not kept. Forward folds
 it into the running sum of exponentials of each row; backward turns it into the gradient of the
 logits. Both overwrite it.
 """

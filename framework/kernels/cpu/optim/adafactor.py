@@ -85,7 +85,7 @@ def vector(
     rate: Any,
     clip: Any,
 ) -> None:
-    """One step for a vector, whose mean square is kept whole."""
+    """One step for a vector, whose mean square is kept completely."""
     size = max(np.float64(floor), np.sqrt(_mean_square(p)))
     total = 0.0
     for i in range(p.size):

@@ -1,9 +1,10 @@
 """Compiled Adam whose two means are kept in eight bits an element, in blocks with one scale each.
 
 A block passes through the cache once: its means are decoded, moved on, used, and encoded again, so
-no mean is ever whole. The numbers of a code are those of ``kernels/common/dynamic_code.py``. A code
-is computed, not searched for: comparisons find the decade, and within one the numbers are evenly
-spaced. That needs no table, so the processor does sixteen at once.
+no mean is ever decoded completely. The numbers of a code are those of
+``kernels/common/dynamic_code.py``. A code is computed, not searched for: comparisons find the
+decade, and within one the numbers are evenly spaced. That needs no table, so the processor does
+sixteen at once.
 """
 
 from __future__ import annotations

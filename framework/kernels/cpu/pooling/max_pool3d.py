@@ -83,8 +83,7 @@ def max_pool(
 @inlined
 def _wins(v: Any, number: Any, best: Any, chosen: Any) -> Any:
     # Whether an element takes the place of the best one further left: of equal ones that of the
-    # lesser number, of several NaN that of the greater. No branches: nobody can foretell which
-    # would be taken.
+    # lesser number, of several NaN that of the greater. No branches: they cannot be predicted.
     larger = (v > best) | ((v == best) & (number < chosen))
     return larger | ((v != v) & ((best == best) | (number > chosen)))
 

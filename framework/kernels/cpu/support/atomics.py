@@ -1,7 +1,7 @@
 """Words of memory that several threads share, and calls by address, for compiled functions.
 
 A word is eight bytes, named by its address. Every access here is sequentially consistent: what a
-thread wrote before it stored a word is seen by whoever loads that word.
+thread wrote before it stored a word is seen by any thread that loads that word.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ millisecond that is a tenth of its time. The helpers here are threads that never
 Python: they look for work in a block of words that they share with the caller.
 
 A *job* is the address of a function, of its arguments, and a number of chunks. Caller and helpers
-take the next chunk by adding to one counter, so nobody waits for a thread that has not begun, and a
-helper whom the system leaves waiting leaves its share to the others. The caller returns when no
+take the next chunk by adding to one counter, so nothing waits for a thread that has not begun, and
+a helper whom the system leaves waiting leaves its share to the others. The caller returns when no
 helper is inside. A second caller meanwhile makes all its calls itself.
 
 Idle helpers look out for work for a while, then sleep in the kernel (a futex: Linux only) until a
@@ -41,7 +41,7 @@ SYSCALL, FUTEX, YIELD = 384, 392, 400  # the C function, and numbers of calls of
 WORDS = 64
 CLOSED = 1 << 40
 LOOKS = 30000  # for work, each some 60 cycles, until a helper sleeps
-FEW = 200  # looks of a helper that was taken off its core: somebody else wants that
+FEW = 200  # looks of a helper that was taken off its core: another process wants that
 AWAY = 100_000  # cycles between two looks that show it
 PATIENCE = 1000  # looks until a waiting caller offers its core to others
 
@@ -73,7 +73,7 @@ def _help(base: Any, number: Any) -> Any:
     while load(base + STOP) == 0:
         if load(base + NEXT) < CLOSED and number < load(base + ALLOWED):
             add(base + INSIDE, 1)
-            # Only now is the job sure to stay: the caller waits for whoever is inside.
+            # Only now is the job sure to stay: the caller waits for all that are inside.
             if load(base + NEXT) < load(base + CHUNKS):
                 _take(base)
                 looks, last = 0, ticks()
