@@ -134,9 +134,9 @@ class Table:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        from ..report import notebook
+        from ..report import inline_html
 
-        return notebook.table(self)
+        return inline_html.table(self)
 
     __repr__ = __str__
 

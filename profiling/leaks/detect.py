@@ -207,14 +207,14 @@ class detect_retained(WholeContext):
     def _tell(self) -> None:
         # At the line that keeps the graph, else at that which made it: this one is of no use.
         if self.warn:
-            told = self._told()
+            told = self._reported()
             for key, case in told.items():
                 if key not in self._warned:
                     found = case.finding()
                     warn_at(found.kept_at or found.line, UserWarning, str(found))
             self._warned |= told.keys()
 
-    def _told(self) -> dict[tuple[str, ...], FindingRecord]:
+    def _reported(self) -> dict[tuple[str, ...], FindingRecord]:
         step, base = self._generations.step, self._tensors.base
         return {k: c for k, c in self._records.items() if c.told(step, base, self._over)}
 
@@ -264,7 +264,7 @@ class detect_retained(WholeContext):
             found = self._weigh(cases, growing)
             # Those with too few steps are searched again; those not reported share nothing.
             self._records = {k: c for k, c in self._records.items() if c.graph or c.enough}
-            told = [id(c) for c in self._told().values()]
+            told = [id(c) for c in self._reported().values()]
             cases = [c for c in cases if c.graph or id(c) in told]
         self._weigh(cases, cases, found if len(cases) == len(before) else None)
 
@@ -425,7 +425,7 @@ class detect_retained(WholeContext):
     def findings(self) -> list[Finding]:
         """Findings so far, largest first."""
         with self._lock:
-            found = [case.finding() for case in self._told().values()]
+            found = [case.finding() for case in self._reported().values()]
             shared = self.shared_bytes
         found.sort(key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
         return [*found, shared_finding(shared, self._ends)] if shared else found
@@ -440,4 +440,4 @@ class detect_retained(WholeContext):
         return page(self.findings, self._ends) + elsewhere(self.elsewhere_bytes)
 
     def __repr__(self) -> str:
-        return f"<detect_retained: {len(self._told())} findings in {self._ends} steps>"
+        return f"<detect_retained: {len(self._reported())} findings in {self._ends} steps>"

@@ -35,8 +35,9 @@ from ..analysis.tables import OUTSIDE, place
 from ..analysis.verdict import verdict
 from ..record.recording import PHASES, Recording
 from .html_tables import tables
+from .inline_html import text_of
 from .plot import grouping
-from .svg import areas, text_of
+from .svg import areas
 
 MOMENTS = 20_000  # of the timeline, at most about so many
 NARROW = "&nbsp;"  # a figure and its percent sign stay together

@@ -16,7 +16,7 @@ from ..analysis.summary import percent, seconds, short_lines, total_by, with_cla
 from ..analysis.tables import place
 from ..record import system_memory
 from ..record.recording import Cells, Mark, Recording
-from .svg import text_of
+from .inline_html import text_of
 
 ROWS = 1_000  # of a table; the rest is summed in a last one
 SAMPLES = 100  # of the sampler's marks, at most about so many

@@ -6,14 +6,13 @@ read in a dark notebook as in a light one.
 
 from __future__ import annotations
 
-import html as escaping
-
 from ...framework.memory.ledger import ROLES, format_bytes
 from ..analysis.evicted import drop_times
 from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from ..analysis.snapshots import NANOSECONDS, SnapshotSeries, phases, take_snapshots
 from ..analysis.summary import seconds, summarize
 from ..record.recording import Recording
+from .inline_html import text_of
 
 STEPS_SHOWN = 40  # of more, the lines would hide the tide
 
@@ -152,8 +151,3 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="11" '
         f'font-family="sans-serif" fill="currentColor">{text_of(words)}</text>'
     )
-
-
-def text_of(value: str) -> str:
-    """Escape text for use in HTML, SVG or an attribute."""
-    return escaping.escape(value, quote=True)
