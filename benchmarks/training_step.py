@@ -250,6 +250,8 @@ def main() -> None:
         for k in range(len(heads))
     ]
     print(f"{'geometric mean':14}" + "".join(f"{m:10.2f}" if m else " " * 10 for m in means))
+    for p in spinning:
+        p.kill()  # a stopped process does not see the end that Python asks of it
     if args.json:
         args.json.write_text(json.dumps(stored, indent=1))
 

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from ..errors import SerializationError
 from ..random.generator import generators_in_use
+from . import background
 from .atomic_files import (
     TEMPORARY_SUFFIX,
     WAY_OUT,
@@ -36,28 +37,17 @@ from .atomic_files import (
     remove_leftover,
     why_unwritable,
 )
-from .checksums import verify
+from .checkpoint_file import DamagedError, GoneError, as_read, checked, mark_of, take_states
 from .file_locks import FolderLock, lock_folder
 from .map_location import Placement
-from .restore import bytes_of, check_generators, ends_of, give
-from .safetensors import Header, read_header
-from .save_load import structure_of, write_object
-from .structure_decoder import Decoder
+from .restore import ends_of
+from .safetensors import Header
+from .save_load import Encoded, encode, write_encoded
 
 T = TypeVar("T")
 
 _NAME = re.compile(r"step_([0-9]{8,})\.safetensors")
 _LISTINGS = 200  # how often a reader looks again because files go while it reads; 2 s in all
-_GONE = (errno.ENOENT, errno.ESTALE)  # removed; removed by another host
-_NOWHERE = Placement("meta")  # what is decoded there has been checked, and takes no memory
-
-
-class _GoneError(Exception):
-    """A checkpoint was removed after it was listed."""
-
-
-class _DamagedError(Exception):
-    """A checkpoint is damaged: names its file, the entry, the rule."""
 
 
 class CheckpointDirectory:
@@ -91,9 +81,11 @@ class CheckpointDirectory:
         self.keep = keep
         self._lock: FolderLock | None = None
         self._damaged: dict[int, Any] = {}  # step -> which file of that number was found damaged
+        self._saving: background.Saving | None = None  # of the last :meth:`async_save`
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}  # a copy in another process has no lock
+        # A copy in another process has no lock, and no thread that writes.
+        return {**self.__dict__, "_lock": None, "_saving": None}
 
     # Writing
 
@@ -128,8 +120,15 @@ class CheckpointDirectory:
                 self._remove([], steps)
 
     def release(self) -> None:
-        """Unlock the folder for other processes."""
-        self._lock = None
+        """Unlock the folder for other processes, after an :meth:`async_save` has ended.
+
+        Raises:
+            Exception: What made it fail, unless its future has told.
+        """
+        try:
+            self._settle()
+        finally:
+            self._lock = None
 
     def save(self, step: int, /, **objects: Any) -> Path:
         """Save the states of ``objects``, then remove checkpoints beyond ``keep``.
@@ -149,12 +148,56 @@ class CheckpointDirectory:
             UnwrittenError: The disk is full or fails (a SerializationError and an OSError). The
                 checkpoints that were there are as they were.
         """
+        encoded = self._encoded(step, objects)
+        return self._write(step, encoded)
+
+    def async_save(self, step: int, /, **objects: Any) -> background.Saving:
+        """Copy the states of ``objects``, and save them while training goes on.
+
+        It returns when the copies are made. They are on the CPU and have the size of the file. The
+        ledger counts them (*temporary*) until the file is written. The next :meth:`save`,
+        :meth:`async_save`, :meth:`restore` or :meth:`release` waits for the file, and so does the
+        end of the process. If saving failed, that call raises the error, unless the future has
+        told.
+
+        Args:
+            step: As of :meth:`save`.
+            **objects: Likewise.
+
+        Returns:
+            A future of the file's path: ``result()`` waits for it, and raises what failed.
+
+        Raises:
+            SerializationError: As of :meth:`save`, where it can be known before writing.
+            OutOfMemoryError: There is no room for the copies. Nothing is saved.
+
+        Example:
+            >>> import tempfile
+            >>> from lowtide import Generator
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> future = CheckpointDirectory(folder.name).async_save(7, generator=Generator())
+            >>> future.result().name
+            'step_00000007.safetensors'
+            >>> folder.cleanup()
+        """
+        encoded = self._encoded(step, objects)
+        self._saving = background.start(encoded, lambda copies: self._write(step, copies))
+        return self._saving
+
+    def _settle(self) -> None:
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.settle()
+
+    def _encoded(self, step: int, objects: dict[str, Any]) -> Encoded:
+        # What is to be written, once the folder is claimed and the step is known to be the newest.
         if "step" in objects:
             raise TypeError("save() got multiple values for argument 'step'")
         if step < 0:
             raise SerializationError(
                 f"CheckpointDirectory.save: step {step} is below 0. Count the steps that are done."
             )
+        self._settle()
         try:
             self.claim()
             self._refuse_going_back(step)
@@ -164,19 +207,6 @@ class CheckpointDirectory:
         except OSError as error:
             text = f"CheckpointDirectory.save: {self._file(step)} cannot be written: {error}."
             raise UnwrittenError(error.errno, text) from error
-        assert self._lock is not None
-        with self._lock.turn:
-            path = self._save(step, objects)
-            try:
-                self._prune(step)
-            except OSError as error:  # the run goes on: what it saved is safe
-                warnings.warn(
-                    f"CheckpointDirectory: older ones than {path} were not removed: {error}.",
-                    stacklevel=2,
-                )
-            return path
-
-    def _save(self, step: int, objects: dict[str, Any]) -> Path:
         states, values = {}, {}
         for name, thing in objects.items():
             ends = ends_of(thing)
@@ -187,18 +217,30 @@ class CheckpointDirectory:
         generators = {
             str(d): [g.initial_seed(), g.get_offset()] for d, g in generators_in_use().items()
         }
-        path = self._file(step)
         content = {"step": step, "states": states, "values": values, "generators": generators}
-        try:
-            write_object(content, path, classes=False)  # restore builds none
-        except UnwrittenError as error:
-            text = (
-                f"CheckpointDirectory.save: step {step}, whose tensors take {bytes_of(content)} "
-                f"bytes, is not safe on the disk: {error.strerror} Earlier checkpoints are as they "
-                "were."
-            )
-            raise UnwrittenError(error.errno, text) from error
-        return path
+        return encode(content, classes=False)  # restore builds none
+
+    def _write(self, step: int, encoded: Encoded) -> Path:
+        assert self._lock is not None
+        with self._lock.turn:
+            path = self._file(step)
+            try:
+                write_encoded(encoded, path)
+            except UnwrittenError as error:
+                nbytes = sum(a.nbytes for a in encoded.arrays.values())
+                text = (
+                    f"CheckpointDirectory.save: step {step}, whose tensors take {nbytes} bytes, is "
+                    f"not safe on the disk: {error.strerror} Earlier checkpoints are as they were."
+                )
+                raise UnwrittenError(error.errno, text) from error
+            try:
+                self._prune(step)
+            except OSError as error:  # the run goes on: what it saved is safe
+                warnings.warn(
+                    f"CheckpointDirectory: older ones than {path} were not removed: {error}.",
+                    stacklevel=3,
+                )
+            return path
 
     def _prune(self, step: int) -> None:
         # Above this step are damaged ones only: a whole one would have been refused. They stay to
@@ -222,12 +264,12 @@ class CheckpointDirectory:
     def _problem(self, step: int) -> Exception | None:
         try:
             self._read(step, (), lambda *_: None)
-        except (_DamagedError, _GoneError) as problem:
+        except (DamagedError, GoneError) as problem:
             return problem
         return None
 
     def _is_damaged(self, step: int) -> bool:
-        return step in self._damaged and self._damaged[step] == _mark(self._file(step))
+        return step in self._damaged and self._damaged[step] == mark_of(self._file(step))
 
     def _leftovers(self) -> list[Path]:
         # Half-written files. One that a living process is writing, for one by `lt.save`, is locked.
@@ -292,6 +334,7 @@ class CheckpointDirectory:
                 there is no such step, or it is damaged.
             TypeError: An object cannot take a state.
         """
+        self._settle()
         placement = Placement(map_location)
         for name, thing in objects.items():
             if ends_of(thing) is None:
@@ -307,11 +350,11 @@ class CheckpointDirectory:
                 return None
 
             def take(source: Source, header: Header, content: dict[str, Any]) -> dict[str, Any]:
-                return _taken(source, header, content, placement, objects)
+                return take_states(source, header, content, placement, objects)
 
             try:
                 return {"step": steps[-1], **self._read(steps[-1], objects, take)}
-            except _GoneError:
+            except GoneError:
                 if step is not None:
                     raise SerializationError(
                         f"CheckpointDirectory.restore: {self.path} has no step {step}; it has "
@@ -319,7 +362,7 @@ class CheckpointDirectory:
                     ) from None
                 gone += 1  # pruned since it was listed: there is a newer one
                 time.sleep(0.01)
-            except _DamagedError as damage:
+            except DamagedError as damage:
                 if step is not None:
                     raise SerializationError(str(damage)) from damage.__cause__
                 warnings.warn(f"passing over a damaged checkpoint: {damage}", stacklevel=2)
@@ -333,18 +376,18 @@ class CheckpointDirectory:
         # `then` gets a file that was verified, and of which all that is named can be decoded.
         path = self._file(step)
         try:
-            mark = _mark(path)
+            mark = mark_of(path)
             source = Source(path)
         except OSError as error:
-            raise _as_read(error, path) from error
+            raise as_read(error, path) from error
         with source:
             try:
-                header, content = _checked(source, names)
-            except (MemoryError, _GoneError):
+                header, content = checked(source, names)
+            except (MemoryError, GoneError):
                 raise  # of this process, not of the file
             except Exception as error:  # whatever a damaged file brings about
-                damage = _as_read(error, path)
-                if isinstance(damage, _DamagedError):
+                damage = as_read(error, path)
+                if isinstance(damage, DamagedError):
                     self._damaged[step] = mark
                 raise damage from error
             return then(source, header, content)
@@ -405,60 +448,3 @@ def _step_of(entry: os.DirEntry[str]) -> int | None:
         return int(match[1]) if entry.is_file() else None
     except OSError:  # a link that leads to itself, or where reading is not permitted
         return None
-
-
-def _mark(path: Path) -> tuple[int, ...]:
-    found = os.stat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _as_read(error: Exception, path: Path) -> Exception:
-    # What to do about an error of reading: look again, pass the file over, or tell the caller.
-    if isinstance(error, OSError) and error.errno in _GONE:
-        return _GoneError(str(error))
-    if isinstance(error, SerializationError):
-        return _DamagedError(str(error))
-    if isinstance(error, OSError) and error.errno != errno.EIO:
-        return error  # no permission, too many open files: an older file is no better
-    return _DamagedError(f"load: {path}: {error!r}.")
-
-
-def _checked(source: Source, names: Iterable[str]) -> tuple[Header, dict[str, Any]]:
-    # Everything that may be found damaged is looked at here, before anything is changed.
-    header = read_header(source)
-    verify(source, header)
-    content = structure_of(source, header)
-    for part in ("states", "values", "generators"):
-        if not isinstance(content, dict) or not isinstance(content.get(part), dict):
-            raise source.error(f"its structure has no dict of {part}", "It is no checkpoint")
-    check_generators(content["generators"])
-    states = content["states"]
-    for node in (content["values"], *(states[n] for n in names if n in states)):
-        decoded = Decoder(source, header.entries, _NOWHERE, False).decode(node)
-        if node is content["values"] and type(decoded) is not dict:
-            raise source.error(f"its values are a {type(decoded).__name__}, not a dict")
-        del decoded
-    return header, structure_of(source, header)  # what was decoded is used up
-
-
-def _taken(
-    source: Source,
-    header: Header,
-    content: dict[str, Any],
-    placement: Placement,
-    objects: dict[str, Any],
-) -> dict[str, Any]:
-    states = content["states"]
-    missing = sorted(set(objects) - set(states))
-    if missing:
-        raise source.error(
-            f"it has no state of {', '.join(missing)}; it has {', '.join(states)}",
-            "Name objects as they were saved",
-        )
-    entries = {
-        name: e._replace(checksum=None) for name, e in header.entries.items()
-    }  # just verified
-    # Values are the caller's, and change nothing: they come before what does.
-    values: dict[str, Any] = Decoder(source, entries, placement, False).decode(content["values"])
-    give(source, entries, placement, states, content["generators"], objects)
-    return values

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import SerializationError
 from .atomic_files import Source, is_path, replacing
 from .checksums import OURS
-from .json_structure import Encoder
+from .json_structure import Encoder, Values
 from .map_location import Placement
 from .own_classes import OwnClasses
 from .safetensors import METADATA, Header, read_header, unique, write
@@ -59,27 +59,46 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
         >>> load(file)
         {'weight': tensor([1., 2.]), 'step': 3}
     """
-    write_object(obj, f, classes=True)
+    write_encoded(encode(obj, classes=True), f)
 
 
-def write_object(obj: Any, f: Any, classes: bool) -> None:
-    """Write a file as :func:`save` does.
+class Encoded(NamedTuple):
+    """What a file of :func:`save` will hold.
+
+    Attributes:
+        arrays: By entry name; each is read when it is written.
+        metadata: The structure as JSON, under :data:`STRUCTURE`.
+    """
+
+    arrays: dict[str, Values]
+    metadata: dict[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file, but for the header's list of entries."""
+        return len(self.metadata[STRUCTURE]) + sum(int(a.nbytes) for a in self.arrays.values())
+
+
+def encode(obj: Any, classes: bool) -> Encoded:
+    """Return what a file of an object holds.
 
     Args:
-        obj: What is written.
-        f: A path or a file-like object.
+        obj: What is to be written.
         classes: Whether it may hold objects of a program's own classes.
     """
     encoder = Encoder(classes)
     structure = json.dumps(encoder.encode(obj), ensure_ascii=False, separators=(",", ":"))
     _encodable(structure)
-    metadata = {FORMAT: VERSION, STRUCTURE: structure}
+    return Encoded(encoder.arrays, {FORMAT: VERSION, STRUCTURE: structure})
+
+
+def write_encoded(encoded: Encoded, f: Any) -> None:
+    """Write a file to a path, which it replaces, or to a file-like object."""
     if is_path(f):
-        needed = len(structure) + sum(array.nbytes for array in encoder.arrays.values())
-        with replacing(f, needed) as out:
-            write(out, encoder.arrays, metadata, patch=True)
+        with replacing(f, encoded.nbytes) as out:
+            write(out, encoded.arrays, encoded.metadata, patch=True)
     elif hasattr(f, "write"):
-        write(f, encoder.arrays, metadata)
+        write(f, encoded.arrays, encoded.metadata)
     else:
         raise TypeError(f"save takes a path or a binary file-like object; got {type(f).__name__}.")
 

@@ -18,7 +18,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn, optim
-from lowtide.framework.serialization import checkpoint_directory
+from lowtide.framework.serialization import checkpoint_file
 from lowtide.framework.serialization.atomic_files import Source
 from lowtide.framework.serialization.safetensors import read_header
 from lowtide.utils import CheckpointDirectory
@@ -319,14 +319,14 @@ def test_any_error_of_reading_passes_to_the_next_older_one(tmp_path, monkeypatch
     folder = CheckpointDirectory(tmp_path)
     folder.save(1, x=1)
     folder.save(2, x=2)
-    found, errors = checkpoint_directory.read_header, []
+    found, errors = checkpoint_file.read_header, []
 
     def header(source):
         if source.name.endswith("2.safetensors"):
             raise errors[-1]
         return found(source)
 
-    monkeypatch.setattr(checkpoint_directory, "read_header", header)
+    monkeypatch.setattr(checkpoint_file, "read_header", header)
     for error in (KeyError("k"), AttributeError("a"), RecursionError(), OSError(5, "EIO")):
         errors.append(error)
         with pytest.warns(UserWarning, match=f"step_00000002.safetensors: {type(error).__name__}"):
