@@ -290,6 +290,9 @@ class DistributedSampler(_Ordered):
 
     Call ``set_epoch`` before each epoch, or every epoch has the same order.
 
+    A state may be loaded by any number of processes: they share what the epoch has left. It is the
+    same in all processes that have taken as many indices.
+
     Args:
         dataset: What has a length.
         num_replicas: How many processes; those of the default process group if None.
@@ -323,12 +326,18 @@ class DistributedSampler(_Ordered):
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
         n = len(dataset)
-        self.num_samples = n // num_replicas if drop_last else math.ceil(n / num_replicas)
+        self.num_samples = self._share_of(n)
         self.total_size = self.num_samples * num_replicas
+        self._first = 0  # index of the order from which on these processes share it
+
+    def _share_of(self, count: int) -> int:
+        whole = count // self.num_replicas
+        return whole if self.drop_last else math.ceil(count / self.num_replicas)
 
     def _order(self, generator: Generator) -> Tensor | range:
-        n = len(self.dataset)
-        places = range(self.rank, self.total_size, self.num_replicas)  # wraps around: see __iter__
+        n, count = len(self.dataset), self.num_replicas
+        end = self._first + self._share_of(max(n - self._first, 0)) * count
+        places = range(self._first + self.rank, end, count)  # wraps around: see __iter__
         if not self.shuffle or not len(places):
             return places
         order = randperm(n, generator=generator, device="cpu")
@@ -338,7 +347,7 @@ class DistributedSampler(_Ordered):
 
     def __iter__(self) -> Iterator[int]:
         if self._resumed is None:  # the order comes from seed and epoch alone
-            self._resumed = _EpochState([self.seed + self.epoch, 0])
+            self._resumed, self._first = _EpochState([self.seed + self.epoch, 0]), 0
         n = len(self.dataset)
         for index in super().__iter__():
             yield index % n
@@ -352,12 +361,17 @@ class DistributedSampler(_Ordered):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the latest iteration, and the epoch."""
-        return {**super().state_dict(), "epoch": self.epoch}
+        shared = {"first": self._first, "num_replicas": self.num_replicas}
+        return {**super().state_dict(), "epoch": self.epoch, **shared}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next iteration continue from a state."""
+        """Make the next iteration continue from a state, of any number of processes."""
         super().load_state_dict(state_dict)
-        self.epoch = state_dict["epoch"]
+        self.epoch, self._first = state_dict["epoch"], state_dict.get("first", 0)
+        before = state_dict.get("num_replicas", self.num_replicas)
+        if before != self.num_replicas and self._resumed is not None:
+            self._first += self._resumed.taken * before
+            self._resumed.taken = 0
 
 
 class BatchSampler(Sampler[list[int]]):

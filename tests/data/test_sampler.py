@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
 import lowtide as lt
@@ -183,3 +184,87 @@ def test_a_sampler_without_a_state_is_run_again_past_what_was_taken(taken) -> No
     assert list(SamplerIterator(Backwards(), state)) == whole[taken:]
     if taken:
         assert lt.get_rng_state().tolist() == default.tolist()
+
+
+def shares(n, ranks, state, drop_last, batch, most):
+    """What each of some ranks takes in at most so many batches, from a state on; and the states."""
+    taken, states = [], []
+    for rank in range(ranks):
+        sampler = DistributedSampler(range(n), ranks, rank, seed=5, drop_last=drop_last)
+        batches = BatchSampler(sampler, batch, False)
+        sampler.set_epoch(2)
+        if state is not None:
+            batches.load_state_dict(state)
+        walk, found = iter(batches), []
+        for _ in range(most):
+            found.append(next(walk, []))
+        taken.append(found)
+        states.append(batches.state_dict())
+    assert all(s == states[0] for s in states)
+    return taken, states[0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_number_of_ranks_goes_on_where_others_stopped(seed):
+    draw = np.random.default_rng(seed)
+    n, drop_last = int(draw.integers(1, 60)), bool(draw.integers(2))
+    whole = DistributedSampler(range(n), 1, 0, seed=5)
+    whole.set_epoch(2)
+    order = list(whole)
+    state, seen, place = None, [], 0
+    for _ in range(int(draw.integers(1, 5))):
+        ranks, batch = int(draw.integers(1, 6)), int(draw.integers(1, 5))
+        most = min(int(draw.integers(0, 4)), (n - 1 - place) // (ranks * batch))
+        taken, state = shares(n, ranks, state, drop_last, batch, most)
+        for k in range(most):  # a step of all ranks takes the next part of the order
+            step = [i for found in taken for i in found[k]]
+            assert sorted(step) == sorted(order[place : place + ranks * batch])
+            place += ranks * batch
+            seen += step
+    ranks = int(draw.integers(1, 6))
+    taken, _ = shares(n, ranks, state, drop_last, 3, n + 1)
+    assert len({sum(map(len, found)) for found in taken}) == 1
+    seen += [i for found in taken for batch in found for i in batch]
+    counts = np.bincount(seen, minlength=n)
+    if drop_last:
+        assert counts.max(initial=0) <= 1
+        assert n - counts.sum() < ranks
+    else:
+        assert counts.min() >= 1
+        assert counts.sum() - n < ranks
+
+
+def test_the_epoch_after_a_shared_one_is_complete():
+    first = DistributedSampler(range(20), 4, 0)
+    walk = iter(first)
+    next(walk), next(walk)
+    samplers = [DistributedSampler(range(20), 3, r) for r in range(3)]
+    for sampler in samplers:
+        sampler.load_state_dict(first.state_dict())
+    rest = [i for s in samplers for i in s]
+    assert len(rest) == 12
+    for sampler in samplers:
+        sampler.set_epoch(1)
+    assert {i for s in samplers for i in s} == set(range(20))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_of_other_ranks_go_on(workers):
+    def loaders(ranks, batch):
+        for rank in range(ranks):
+            sampler = DistributedSampler(range(30), ranks, rank, seed=1)
+            yield lt.utils.data.DataLoader(
+                lt.arange(30), batch_size=batch, sampler=sampler, num_workers=workers
+            )
+
+    seen, states = [], []
+    for loader in loaders(3, 2):
+        walk = iter(loader)
+        seen += next(walk).tolist() + next(walk).tolist()
+        states.append(loader.state_dict()["sampler"])
+        state = loader.state_dict()
+    assert states[0] == states[1] == states[2]
+    for loader in loaders(2, 3):
+        loader.load_state_dict(state)
+        seen += [i for batch in loader for i in batch.tolist()]
+    assert sorted(seen) == list(range(30))

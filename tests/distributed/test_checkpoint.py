@@ -157,6 +157,38 @@ def test_objects_with_a_state_are_saved_and_loaded(tmp_path: Path) -> None:
     assert results(2, rank_of) == [True] * 2
 
 
+def joined(lists: Any) -> list[int]:
+    return [item for one in lists for item in one]
+
+
+def loader_of(rank: int, size: int, batch: int) -> Any:
+    sampler = lt.utils.data.DistributedSampler(range(24), size, rank, seed=4)
+    return lt.utils.data.DataLoader(lt.arange(24), batch_size=batch, sampler=sampler)
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_other_ranks_share_what_an_epoch_has_left(readers: int, tmp_path: Path) -> None:
+    def writes(rank: int, size: int) -> list[int]:
+        lt.manual_seed(rank)  # so that the loaders' own seeds differ
+        loader = loader_of(rank, size, 3)
+        walk = iter(loader)
+        seen = next(walk).tolist() + next(walk).tolist()
+        dcp.save({"loader": loader}, checkpoint_id=tmp_path)
+        return seen
+
+    def reads(rank: int, size: int) -> list[list[int]]:
+        loader = loader_of(rank, size, 6 // size)
+        dcp.load({"loader": loader}, checkpoint_id=tmp_path)
+        return [batch.tolist() for batch in loader]
+
+    seen = joined(results(2, writes))
+    rest = [sorted(joined(step)) for step in zip(*results(readers, reads), strict=True)]
+    assert sorted(seen + joined(rest)) == list(range(24))
+    # With as many samples a step, the steps have the samples that they would have had.
+    one = list(loader_of(0, 1, 6))
+    assert rest == [sorted(batch.tolist()) for batch in one[2:]]
+
+
 def test_an_asynchronous_save_has_the_values_of_its_call(tmp_path: Path) -> None:
     def rank_of(rank: int, size: int) -> bool:
         model, optimizer = made()
