@@ -15,6 +15,7 @@ import numpy as np
 
 from ..ops.plan import Plan
 from .program import GIVEN, OUTSIDE, Draw, LiveCall, Place, Result, Row, StepProgram, Value
+from .returned_numbers import Number
 from .value_reads import is_read
 
 
@@ -104,6 +105,8 @@ class _Comparison:
             return False
         if isinstance(x, Place):
             return self.same_place(x, y)
+        if isinstance(x, Number):
+            return bool(x.index == y.index)
         if x is y:
             return True
         if isinstance(x, (list, tuple)):

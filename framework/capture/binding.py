@@ -32,6 +32,7 @@ from .program import (
     StepProgram,
     Value,
 )
+from .returned_numbers import Number
 
 CPU = device("cpu")
 OWN = 1 << 14  # bytes from which a value inside a call has a storage of its own
@@ -200,7 +201,7 @@ class Binding:
                 join(t, r)
                 found.append(t)
             else:
-                found.append(r)
+                found.append(r.value if type(r) is Number else r)
         return found
 
     def _made(self, place: Any, spec: Any) -> Tensor:

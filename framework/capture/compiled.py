@@ -31,6 +31,7 @@ from .recorder import Recorder
 from .recording_backward import RecordingBackward
 from .recordings import Kind, Recording, gradients_of, is_plain_gradient
 from .replay import Replay
+from .returned_numbers import with_numbers
 from .value_reads import ValueChanged
 
 CPU = device("cpu")
@@ -201,7 +202,7 @@ class CompiledFunction:
             keep(Replay(recorder.program))
         elif reason:
             self._note_refusal(kind, reason)
-        return inside.returned(result)
+        return inside.returned(with_numbers(result) if recorder.numbers else result)
 
     def _why_not(
         self, kind: Kind, recorder: Recorder, guards: Guards, before: Any, again: bool

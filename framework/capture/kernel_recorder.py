@@ -47,6 +47,7 @@ from .program import (
     StepProgram,
     Value,
 )
+from .returned_numbers import Number, is_only_returned, keep_number
 from .value_reads import compare_value, may_be_undone
 
 CPU = device("cpu")
@@ -67,12 +68,14 @@ class KernelRecorder:
         program: The recording.
         reason: Why there is none; None as long as all went well.
         line: The line of the program's code where it ended.
+        numbers: Numbers that Python reads only to return them.
     """
 
     def __init__(self, arguments: Sequence[Tensor], found: Sequence[Tensor]) -> None:
         self.program = StepProgram()
         self.reason: str | None = None
         self.line: str | None = None
+        self.numbers: list[Number] = []
         self._state = local.state
         self._thread = threading.get_ident()
         self._ledger = backend(CPU).ledger
@@ -124,17 +127,34 @@ class KernelRecorder:
         """Note that Python reads a tensor's value."""
         self.refuse(f"Python reads a tensor's value ({what})")
 
-    def read_number(self, array: np.ndarray, value: Any) -> None:
-        """Note that Python reads a number: a replay compares it (``value_reads.py``)."""
+    def read_number(self, array: np.ndarray, value: Any) -> Any:
+        """Note that Python reads a number; return it, or what stands in its place.
+
+        A replay reads what is only returned anew (``returned_numbers.py``), and compares all else
+        (``value_reads.py``).
+        """
         if self.reason is not None or self._live:
-            return
+            return value
+        frame = sys._getframe(3)  # of whoever called Tensor.item
+        if self.program.backward_at is None and is_only_returned(frame):
+            number = Number(len(self.numbers), value)
+            row = Row(keep_number, [self._place(array, False), number], [])
+            if self.reason is not None:
+                return value
+            self.numbers.append(number)
+            self._append(row)
+            return number
         if self.program.backward_at is not None or not may_be_undone(self.program):
             self.read("item, after it has changed what was there before the call")
-            return
+            return value
         row = Row(compare_value, [self._place(array, False), value], [])
         if self.reason is None:
-            self.program.entries.append(row)
-            self._row += 1
+            self._append(row)
+        return value
+
+    def _append(self, row: Row) -> None:
+        self.program.entries.append(row)
+        self._row += 1
 
     # What the framework tells it
 

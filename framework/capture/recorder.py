@@ -34,6 +34,7 @@ from .program import (
     StepProgram,
     Value,
 )
+from .returned_numbers import Number
 
 
 class Recorder(KernelRecorder):
@@ -175,7 +176,7 @@ class Recorder(KernelRecorder):
         leaves, self.program.structure = tree_flatten(result)
         for x in leaves:
             if not isinstance(x, Tensor):
-                if not isinstance(x, PLAIN):
+                if not isinstance(x, (*PLAIN, Number)):
                     self.refuse(f"it returns a {type(x).__name__}")
                 self.program.results.append(x)
                 continue
@@ -183,6 +184,9 @@ class Recorder(KernelRecorder):
             self.program.results.append(self._made_result(x) if known is None else Given(known))
             if self.reason is not None:
                 return
+        returned = {x.index for x in leaves if type(x) is Number}
+        if len(returned) != len(self.numbers):
+            self.refuse("Python reads a tensor's value (item), and does not return it")
 
     def _made_result(self, x: Tensor) -> Any:
         if type(x) is not Tensor or not isinstance(x._array, np.ndarray):

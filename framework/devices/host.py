@@ -213,9 +213,7 @@ class HostBackend:
         """Return the only element of an array as a Python scalar."""
         value = array.item()
         capture = local.state.capture
-        if capture is not None:
-            capture.read_number(array, value)
-        return value
+        return value if capture is None else capture.read_number(array, value)
 
     def copy(self, out: Any, array: Any) -> None:
         """Copy within the device, converting the dtype."""
