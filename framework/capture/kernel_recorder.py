@@ -135,7 +135,7 @@ class KernelRecorder:
         """
         if self.reason is not None or self._live:
             return value
-        frame = sys._getframe(3)  # of whoever called Tensor.item
+        frame = sys._getframe(3)  # the caller of Tensor.item
         if self.program.backward_at is None and is_only_returned(frame):
             number = Number(len(self.numbers), value)
             row = Row(keep_number, [self._place(array, False), number], [])

@@ -93,6 +93,7 @@ USED = [
     "return tuple([loss.item()])",
     "return float(loss)",
     "return helper(loss)",
+    "value = helper(loss)\nif value < 0.9:\n    return -1.0\nreturn value",
     "value = loss.item()\nreturn locals()['value']",
     "value = loss.item()\nreturn (lambda: value)()",
     "value = loss.item()\ndel value\nreturn 1",
