@@ -135,7 +135,9 @@ class KernelRecorder:
         """
         if self.reason is not None or self._live:
             return value
-        frame = sys._getframe(3)  # the caller of Tensor.item
+        frame: Any = sys._getframe(3)  # the caller of Tensor.item
+        by_float = frame.f_back.f_code is Tensor.__float__.__code__ and type(value) is float
+        frame = frame.f_back.f_back if by_float else frame
         if self.program.backward_at is None and is_only_returned(frame):
             number = Number(len(self.numbers), value)
             row = Row(keep_number, [self._place(array, False), number], [])
@@ -143,7 +145,7 @@ class KernelRecorder:
                 return value
             self.numbers.append(number)
             self._append(row)
-            return number
+            return value if by_float else number  # float() wants a float, and returns that one
         if self.program.backward_at is not None or not may_be_undone(self.program):
             self.read("item, after it has changed what was there before the call")
             return value

@@ -174,6 +174,8 @@ class Recorder(KernelRecorder):
 
     def _note_returned(self, result: Any) -> None:
         leaves, self.program.structure = tree_flatten(result)
+        numbers = {id(n.value): n for n in self.numbers if type(n.value) is float}
+        leaves = [numbers.get(id(x), x) for x in leaves]  # a float that was read is no other one
         for x in leaves:
             if not isinstance(x, Tensor):
                 if not isinstance(x, (*PLAIN, Number)):

@@ -3,7 +3,8 @@
 Nothing in the call depends on such a number, so it need not be compared: a replay reads it anew.
 That the function does nothing else with it follows from its bytecode: from the read on, the number
 only goes into tuples, lists and values of dicts, by way of local variables or not, and the function
-returns them. While the call is recorded, a :class:`Number` stands in its place.
+returns them. While the call is recorded, a :class:`Number` stands in its place, or, for
+``float(loss)``, the number itself, which is known again in the result by its identity.
 """
 
 from __future__ import annotations
@@ -56,13 +57,15 @@ def with_numbers(result: Any) -> Any:
     return tree_map(lambda x: x.value if type(x) is Number else x, result)
 
 
-def is_only_returned(frame: FrameType) -> bool:
+def is_only_returned(frame: FrameType | None) -> bool:
     """Whether the function only returns what the call it is making returns.
 
     Args:
         frame: Of the function, which has to be the recorded one itself: what a caller does with a
             number is not looked at.
     """
+    if frame is None:
+        return False
     code, caller = frame.f_code, frame.f_back
     if caller is None or caller.f_globals.get("__name__") != _COMPILED:
         return False

@@ -68,6 +68,8 @@ ONLY_RETURNED = [
     "value = loss.item()\nmore = out.detach() * 2 + 1\nreturn -more, value",
     "with lt.no_grad():\n    return (out * 2).sum().item()",
     "return out.detach(), (out > 100).any().item(), out.max().item(), 3.5",
+    "return float(loss), 2.5, {'sum': float(out.sum())}",
+    "value = float(loss)\nreturn [value, out.sum().item(), value]",
     "if x.shape[0] > 3:\n    return loss.item()\nreturn None",
 ]
 
@@ -91,7 +93,9 @@ USED = [
     "return {loss.item(): 1}",
     "return {loss.item(), 2.0}",
     "return tuple([loss.item()])",
-    "return float(loss)",
+    "return round(float(loss), 3)",
+    "value = float(loss)\nif value < 0.9:\n    return -1.0\nreturn value",
+    "return float((out > 0).sum()), int((out > 0).sum())",
     "return helper(loss)",
     "value = helper(loss)\nif value < 0.9:\n    return -1.0\nreturn value",
     "value = loss.item()\nreturn locals()['value']",
