@@ -86,7 +86,12 @@ def _is_returned(steps: Sequence[dis.Instruction], at: int, above: int) -> bool:
         if i.opname == "RETURN_VALUE":
             return above == 0
         if i.opname.startswith("STORE_FAST"):
-            return above == 0 and _only_loaded_to_return(steps, _names(i)[0])
+            names = _names(i)
+            stored = names if i.opname == "STORE_FAST_STORE_FAST" else names[:1]
+            if above < len(stored):
+                return _only_loaded_to_return(steps, stored[above])
+            above += len(names) - 2 * len(stored)  # some also load
+            continue
         moved = _moved(i, above)
         if moved is None:
             return False

@@ -12,6 +12,9 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
+from lowtide.framework.capture import agreement, kernel_recorder
+from lowtide.framework.capture.program import StepProgram
+from lowtide.framework.capture.returned_numbers import Number
 
 
 class Run:
@@ -68,6 +71,8 @@ ONLY_RETURNED = [
     "value = loss.item()\nmore = out.detach() * 2 + 1\nreturn -more, value",
     "with lt.no_grad():\n    return (out * 2).sum().item()",
     "return out.detach(), (out > 100).any().item(), out.max().item(), 3.5",
+    "a, b = loss.item(), out.sum().item()\nreturn a, [b]",
+    "a, b, c = loss.item(), out.sum().item(), 3\nreturn c, a, b",
     "return float(loss), 2.5, {'sum': float(out.sum())}",
     "value = float(loss)\nreturn [value, out.sum().item(), value]",
     "if x.shape[0] > 3:\n    return loss.item()\nreturn None",
@@ -106,7 +111,9 @@ USED = [
     "return [t.item() for t in (loss, out.sum())]",
     "total = 0.0\nfor t in (loss, out.sum()):\n    total += t.item()\nreturn total",
     "return loss.item() if loss.item() < 0.9 else 0.0",
-    "a, b = loss.item(), out.sum().item()\nreturn a, b",
+    "a, b = loss.item(), out.sum().item()\nif b < 0.5:\n    return a\nreturn -1.0",
+    "a, b = loss.item(), out.sum().item()\nif a < 0.9:\n    return b\nreturn -1.0",
+    "value = loss.item()\nif locals()['value'] < 0.9:\n    return -1.0\nreturn value",
 ]
 
 
@@ -157,6 +164,23 @@ def test_some_drawn_functions_are_replayed():
         warnings.simplefilter("ignore")
         replayed = [compared(drawn(seed)).replays for seed in range(60, 75)]
     assert sum(map(bool, replayed)) >= 5
+
+
+@pytest.mark.filterwarnings("ignore::lowtide.CaptureWarning")
+def test_a_number_that_is_not_found_in_the_result_ends_the_recording(monkeypatch):
+    monkeypatch.setattr(kernel_recorder, "is_only_returned", lambda frame: True)
+    run = Run("kept = [loss.item()]\nreturn len(kept)")
+    compiled = lt.compile(run.step)
+    for _ in range(6):
+        assert compiled(lt.ones(2, 4), lt.ones(2, 2)) == 1
+    assert compiled.replays == 0
+    assert "does not return it" in lt.compiler.explain(run.step, lt.ones(2, 4), lt.ones(2, 2))
+
+
+def test_recordings_that_return_other_numbers_do_not_agree():
+    comparison = agreement._Comparison(StepProgram(), StepProgram())
+    assert comparison.same([Number(0, 1.0), Number(1, 2.0)], [Number(0, 5.0), Number(1, 6.0)])
+    assert not comparison.same([Number(0, 1.0), Number(1, 2.0)], [Number(1, 2.0), Number(0, 1.0)])
 
 
 def test_a_method_that_returns_a_number_is_replayed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import threading
@@ -80,11 +81,14 @@ def test_the_ledger_counts_one_copy_of_each_entry_until_the_file_is_written(tmp_
         before = lt.cpu.memory_allocated()
         future = folder.async_save(1, values=values)
         assert lt.cpu.memory_allocated() - before == 8000 + 4000 + 24
+        then = queue.Queue()
+        future.add_done_callback(lambda _: then.put(lt.cpu.memory_allocated()))
         held.set()
         future.result()
         assert lt.cpu.memory_allocated() == before
     finally:
         gc.enable()
+    assert then.get(timeout=60) == before
 
 
 @pytest.mark.parametrize("seed", range(12))
