@@ -8,7 +8,7 @@ lowtide keeps many of PyTorch's modules in one. A finder after all others answer
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -25,14 +25,28 @@ def collected(path: str) -> ModuleType:
     module = _collected.get(path)
     if module is None:
         module = ModuleType(f"lowtide.{path}", f"The names of PyTorch's torch.{path}.")
+        sources = []
         for home, names in homes.COLLECTIONS[path].items():
             source: Any = import_module(f"lowtide.{home}" if home else "lowtide")
+            sources.append(source)
             for name in names.split():
                 outer, _, inner = name.partition("=")
                 setattr(module, outer, getattr(source, inner or outer))
         module.__path__ = []  # so that Python asks for modules below it
+        module.__dict__["__getattr__"] = _from(path, sources)
         _collected[path] = module
     return module
+
+
+def _from(path: str, sources: list[Any]) -> Callable[[str], Any]:
+    # Programs also take from a file of PyTorch's what that file has imported.
+    def missing(name: str) -> Any:
+        for source in () if name.startswith("__") else sources:
+            if hasattr(source, name):
+                return getattr(source, name)
+        raise AttributeError(f"module 'lowtide.{path}' has no attribute {name!r}")
+
+    return missing
 
 
 def is_offered(path: str) -> bool:

@@ -86,6 +86,8 @@ print(bad)
         "from lowtide.utils.data.distributed import DistributedSampler",
         "from lowtide.distributions.normal import Normal",
         "import lowtide; lowtide.distributions.normal.Normal",
+        "from lowtide.distributions.multivariate_normal import Distribution, constraints",
+        "import lowtide.as_torch; from torch.distributions.beta import Dirichlet, Distribution",
         "import lowtide; lowtide.fx.graph.Graph",
         "from lowtide.cuda.amp.grad_scaler import GradScaler",
         "import lowtide.autograd.gradcheck; assert callable(lowtide.autograd.gradcheck)",
