@@ -8,7 +8,7 @@ lowtide keeps many of PyTorch's modules in one. A finder after all others answer
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -38,7 +38,7 @@ def collected(path: str) -> ModuleType:
     return module
 
 
-def _from(path: str, sources: list[Any]) -> Callable[[str], Any]:
+def _from(path: str, sources: list[Any]) -> Any:
     # Programs also take from a file of PyTorch's what that file has imported.
     def missing(name: str) -> Any:
         for source in () if name.startswith("__") else sources:
