@@ -52,6 +52,12 @@ def _bag_samples(make):
         yield (x, f, _numbers(5, n), _numbers(rows, n)), {"rows": rows}
 
 
+def _need_rows(index, *tables):
+    # That an index is in range has been checked, or follows; nothing is in range of no rows.
+    if index.size and not all(len(table) for table in tables):
+        raise RuntimeError("embedding_bag: indices point to rows of a table that has none.")
+
+
 def _check_rows(xp, source, rows):
     if xp.__name__ == "numpy" and source.size:
         low, high = int(source.min()), int(source.max())
@@ -73,6 +79,7 @@ def _check_rows(xp, source, rows):
 def _bag(xp, out, tile, table, factors, source, target, *, rows):
     """Add rows of ``table``, each times its factor, to the rows ``target`` of ``out``."""
     _check_rows(xp, source, table.shape[0])
+    _need_rows(target, out)
     _add_rows(xp, out, tile, table, factors, source, target)
 
 
@@ -97,6 +104,7 @@ def _(xp, out, tile, table, factors, source, target, *, rows):
     from ...kernels.cpu import embedding
 
     _check_rows(xp, source, table.shape[0])
+    _need_rows(target, out)
     embedding.bag(out, table, factors, source, target)
 
 
@@ -131,6 +139,7 @@ def _products_samples(make):
 )
 def _bag_products(xp, out, left, right, a, b, source, target):
     """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
+    _need_rows(source, a, b)
     for here in tiles(source.shape[0], max(1, left.shape[0])):
         x, y = left[: len(source[here])], right[: len(source[here])]
         take(xp, a, source[here], 0, x)
@@ -145,6 +154,7 @@ def _bag_products(xp, out, left, right, a, b, source, target):
 def _(xp, out, left, right, a, b, source, target):
     from ...kernels.cpu import embedding
 
+    _need_rows(source, a, b)
     embedding.products(out, a, b, source, target)
 
 
