@@ -30,6 +30,15 @@ _TAKES = {  # instructions that put one value in the place of so many
     "UNARY_NEGATIVE": 1,
     "UNARY_NOT": 1,
 }
+_LOADS = (
+    "LOAD_ATTR",
+    "LOAD_CONST",
+    "LOAD_DEREF",
+    "LOAD_FAST",
+    "LOAD_GLOBAL",
+    "LOAD_METHOD",
+    "LOAD_SMALL_INT",
+)
 _NOTHING = {"NOP", "CACHE", "PRECALL", "EXTENDED_ARG", "RESUME", "KW_NAMES", "NOT_TAKEN"}
 
 
@@ -74,10 +83,10 @@ def is_only_returned(frame: FrameType | None) -> bool:
     steps = list(dis.get_instructions(code))
     # The call, or one of the interpreter's caches behind it.
     at = max(k for k, i in enumerate(steps) if i.offset <= frame.f_lasti)
-    return _is_returned(steps, at + 1, 0)
+    return _is_returned(steps, at + 1, 0, set())
 
 
-def _is_returned(steps: Sequence[dis.Instruction], at: int, above: int) -> bool:
+def _is_returned(steps: Sequence[dis.Instruction], at: int, above: int, followed: set[str]) -> bool:
     # Whether what lies on the stack, with so many values above it, only gets into what the function
     # returns. Any instruction that is not known here is a use.
     for i in steps[at:]:
@@ -89,7 +98,7 @@ def _is_returned(steps: Sequence[dis.Instruction], at: int, above: int) -> bool:
             names = _names(i)
             stored = names if i.opname == "STORE_FAST_STORE_FAST" else names[:1]
             if above < len(stored):
-                return _only_loaded_to_return(steps, stored[above])
+                return _only_loaded_to_return(steps, stored[above], followed)
             above += len(names) - 2 * len(stored)  # some also load
             continue
         moved = _moved(i, above)
@@ -119,7 +128,7 @@ def _moved(i: dis.Instruction, above: int) -> int | None:
     takes = count + 2 if name == "CALL" else _TAKES.get(name)
     if takes is not None:
         return above + 1 - takes if above >= takes else None
-    if name == "PUSH_NULL" or (name.startswith("LOAD_") and name != "LOAD_SUPER_ATTR"):
+    if name == "PUSH_NULL" or name.startswith(_LOADS):
         if name in ("LOAD_ATTR", "LOAD_METHOD") and not above:
             return None
         effect: int = dis.stack_effect(i.opcode, i.arg, jump=False)
@@ -127,7 +136,12 @@ def _moved(i: dis.Instruction, above: int) -> int | None:
     return None
 
 
-def _only_loaded_to_return(steps: Sequence[dis.Instruction], variable: str) -> bool:
+def _only_loaded_to_return(
+    steps: Sequence[dis.Instruction], variable: str, followed: set[str]
+) -> bool:
+    if variable in followed:  # one that is assigned to another, and that one to it
+        return True
+    followed.add(variable)
     for k, i in enumerate(steps):
         names = _names(i)
         if variable not in names or i.opname.startswith("STORE_FAST"):
@@ -135,7 +149,9 @@ def _only_loaded_to_return(steps: Sequence[dis.Instruction], variable: str) -> b
         if not i.opname.startswith("LOAD_FAST"):
             return False
         for place, name in enumerate(names):
-            if name == variable and not _is_returned(steps, k + 1, len(names) - 1 - place):
+            if name == variable and not _is_returned(
+                steps, k + 1, len(names) - 1 - place, followed
+            ):
                 return False
     return True
 

@@ -331,8 +331,9 @@ class DistributedSampler(_Ordered):
         self._first = 0  # index of the order from which on these processes share it
 
     def _share_of(self, count: int) -> int:
-        whole = count // self.num_replicas
-        return whole if self.drop_last else math.ceil(count / self.num_replicas)
+        if self.drop_last:
+            return count // self.num_replicas
+        return math.ceil(count / self.num_replicas)
 
     def _order(self, generator: Generator) -> Tensor | range:
         n, count = len(self.dataset), self.num_replicas

@@ -57,14 +57,19 @@ class Saving(Future[Path]):
         self.is_known = True
 
 
-def start(encoded: Encoded, write: Callable[[Encoded], Path]) -> Saving:
-    """Call ``write`` with copies of what a file will hold, in a thread.
+def copied(encoded: Encoded) -> Encoded:
+    """Return copies of what a file will hold.
 
     Raises:
-        OutOfMemoryError: There is no room for the copies.
+        OutOfMemoryError: There is no room for them.
     """
-    held = [Encoded({k: _copied(v) for k, v in encoded.arrays.items()}, encoded.metadata)]
+    return Encoded({k: _copied(v) for k, v in encoded.arrays.items()}, encoded.metadata)
+
+
+def start(held: list[Encoded], write: Callable[[Encoded], Path]) -> Saving:
+    """Call ``write`` in a thread with what ``held`` holds, and let go of that afterwards."""
     saving = Saving()
+    saving.set_running_or_notify_cancel()  # it cannot be cancelled any more
     threading.Thread(target=_run, args=(saving, held, write), name="lowtide save").start()
     return saving
 
@@ -89,4 +94,4 @@ def _copied(values: Values) -> Values:
     return Values(values.dtype, values.shape, lambda: array)
 
 
-__all__ = ["Saving", "start"]
+__all__ = ["Saving", "copied", "start"]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import SerializationError
+from ..interrupts import defer_interrupts
 from ..random.generator import generators_in_use
 from . import background
 from .atomic_files import (
@@ -180,8 +181,9 @@ class CheckpointDirectory:
             'step_00000007.safetensors'
             >>> folder.cleanup()
         """
-        encoded = self._encoded(step, objects)
-        self._saving = background.start(encoded, lambda copies: self._write(step, copies))
+        held = [background.copied(self._encoded(step, objects))]
+        with defer_interrupts():  # a thread that nothing waits for would lose its error
+            self._saving = background.start(held, lambda copies: self._write(step, copies))
         return self._saving
 
     def _settle(self) -> None:

@@ -73,6 +73,7 @@ ONLY_RETURNED = [
     "return out.detach(), (out > 100).any().item(), out.max().item(), 3.5",
     "a, b = loss.item(), out.sum().item()\nreturn a, [b]",
     "a, b, c = loss.item(), out.sum().item(), 3\nreturn c, a, b",
+    "value = loss.item()\nother = value\nvalue = other\nreturn value, other",
     "return float(loss), 2.5, {'sum': float(out.sum())}",
     "value = float(loss)\nreturn [value, out.sum().item(), value]",
     "if x.shape[0] > 3:\n    return loss.item()\nreturn None",

@@ -16,7 +16,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.framework.serialization import checkpoint_directory
+from lowtide.framework.serialization import background, checkpoint_directory
 from lowtide.framework.serialization.atomic_files import UnwrittenError
 from lowtide.utils import CheckpointDirectory
 
@@ -120,6 +120,38 @@ def test_the_next_save_waits_and_older_ones_go(tmp_path):
     assert folder.save(5, k=5).name == "step_00000005.safetensors"
     assert folder.steps() == [4, 5]
     assert [f.result().name for f in futures] == [f"step_{k:08d}.safetensors" for k in range(5)]
+
+
+def test_a_save_that_has_begun_cannot_be_cancelled(tmp_path, held):
+    folder = CheckpointDirectory(tmp_path)
+    future = folder.async_save(1, x=1)
+    assert not future.cancel()
+    held.set()
+    assert future.result() == folder.latest()
+
+
+def test_an_interrupt_while_states_are_copied_leaves_nothing(tmp_path, monkeypatch):
+    folder, x = CheckpointDirectory(tmp_path), lt.ones(100)
+    folder.save(1, x=x)
+    gc.collect()
+    before = lt.cpu.memory_allocated()
+
+    def interrupted(values, calls=[]):  # noqa: B006 - counts them
+        calls.append(None)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return copied(values)
+
+    copied = background._copied
+    with monkeypatch.context() as patched:
+        patched.setattr(background, "_copied", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folder.async_save(2, x=x, y=x + 1)
+    gc.collect()
+    assert lt.cpu.memory_allocated() == before
+    assert folder.steps() == [1]
+    folder.async_save(3, x=x).result()
+    assert folder.steps() == [1, 3]
 
 
 def fails(*_):

@@ -113,6 +113,7 @@ def async_save(
     part = snapshot(plan(flatten(own_state(state_dict)), group))
     limit = 1800.0 if group is None else group.channel.timeout.total_seconds()
     future = _under_way[folder] = Future()
+    future.set_running_or_notify_cancel()  # it cannot be cancelled any more
     held = [part]
     del part
     threading.Thread(

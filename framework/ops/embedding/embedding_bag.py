@@ -53,7 +53,7 @@ def _bag_samples(make):
 
 
 def _need_rows(index, *tables):
-    # That an index is in range has been checked, or follows; nothing is in range of no rows.
+    # Other indices are known to be in range: they were checked in forward, or count bags.
     if index.size and not all(len(table) for table in tables):
         raise RuntimeError("embedding_bag: indices point to rows of a table that has none.")
 

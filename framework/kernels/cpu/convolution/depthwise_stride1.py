@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.processor import register_bytes
-from ..support.jit import FUSED, compiled, deferred, spelled
+from ..support.jit import FUSED, compiled, deferred, inlined, spelled
 from ..support.microkernel import copy, fused_add
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
@@ -223,7 +223,7 @@ def _window(line: int, padding: int, dilation: int, high: int, taps: int) -> Any
     return first, max(first, min(taps, end))
 
 
-@compiled
+@inlined
 def _lines_alike(seen: Any, q: int) -> int:
     """How many lines from ``q`` on, at most LINES, meet the same elements of the window."""
     count = 1
@@ -234,7 +234,7 @@ def _lines_alike(seen: Any, q: int) -> int:
     return count
 
 
-@compiled(fastmath=FUSED)
+@inlined
 def _slide_at_edge(
     sums: Any,
     x: Any,
