@@ -15,6 +15,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any
 
 from ..attribution.frames import is_ours
@@ -168,6 +169,7 @@ class CompiledFunction:
         gradients = gradients_of(guards.tensors)
         inside = Inside(call)
         recorder = Recorder(inside.tensors, guards)
+        recorder.sees_result = isinstance(call.again.func, FunctionType | MethodType)
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(is_plain_gradient(g) for g in gradients if g is not None):

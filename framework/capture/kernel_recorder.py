@@ -69,6 +69,8 @@ class KernelRecorder:
         reason: Why there is none; None as long as all went well.
         line: The line of the program's code where it ended.
         numbers: Numbers that Python reads only to return them.
+        sees_result: What the function returns comes here at once; a wrapper in C, such as
+            ``lru_cache``, would keep what stands for a number.
     """
 
     def __init__(self, arguments: Sequence[Tensor], found: Sequence[Tensor]) -> None:
@@ -76,6 +78,7 @@ class KernelRecorder:
         self.reason: str | None = None
         self.line: str | None = None
         self.numbers: list[Number] = []
+        self.sees_result = False
         self._state = local.state
         self._thread = threading.get_ident()
         self._ledger = backend(CPU).ledger
@@ -138,7 +141,8 @@ class KernelRecorder:
         frame: Any = sys._getframe(3)  # the caller of Tensor.item
         by_float = frame.f_back.f_code is Tensor.__float__.__code__ and type(value) is float
         frame = frame.f_back.f_back if by_float else frame
-        if self.program.backward_at is None and is_only_returned(frame):
+        returned = self.sees_result and is_only_returned(frame)
+        if self.program.backward_at is None and returned:
             number = Number(len(self.numbers), value)
             row = Row(keep_number, [self._place(array, False), number], [])
             if self.reason is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 import warnings
@@ -182,6 +183,14 @@ def test_recordings_that_return_other_numbers_do_not_agree():
     comparison = agreement._Comparison(StepProgram(), StepProgram())
     assert comparison.same([Number(0, 1.0), Number(1, 2.0)], [Number(0, 5.0), Number(1, 6.0)])
     assert not comparison.same([Number(0, 1.0), Number(1, 2.0)], [Number(1, 2.0), Number(0, 1.0)])
+
+
+@pytest.mark.filterwarnings("ignore::lowtide.CaptureWarning")
+def test_a_wrapper_in_c_keeps_numbers_and_not_what_stands_for_them():
+    cached = functools.lru_cache(lambda t: t.sum().item())
+    compiled, given = lt.compile(cached), [lt.full((3,), float(k)) for k in range(5)]
+    assert [compiled(t) for t in given] == [0.0, 3.0, 6.0, 9.0, 12.0]
+    assert [type(cached(t)) for t in given] == [float] * 5
 
 
 def test_a_method_that_returns_a_number_is_replayed():

@@ -24,7 +24,7 @@ from lowtide.checkpointing import (
     save_matmuls,
     verify,
 )
-from lowtide.framework.autograd.remat import values as contents
+from lowtide.framework.autograd.remat import values
 from lowtide.framework.checkpointing.policies import ROW_NORMS, SMALL, rule_repr
 from lowtide.framework.ops import registry
 from lowtide.utils.checkpoint import (
@@ -101,13 +101,13 @@ def test_small_results_are_kept_where_they_spare_what_leads_to_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last normalization, sum and ReLU of a residual block are not run again."""
-    run, again = contents.OpCall.run, []
+    run, again = values.OpCall.run, []
 
     def counted(call: Any, *args: Any) -> Any:
         again.append(call.name)
         return run(call, *args)
 
-    monkeypatch.setattr(contents.OpCall, "run", counted)
+    monkeypatch.setattr(values.OpCall, "run", counted)
     convolutions = [nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2)]
     norms = [nn.BatchNorm2d(4) for _ in range(2)]
 
