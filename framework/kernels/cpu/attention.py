@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from .support.jit import FUSED, SUMS, compiled, inlined
+from .support.memory import vector_at
 from .support.vector_math import as_bits, as_float, exp32
 
 _ZERO, _ONE, _LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
+SEEN, ADDED = 1, 2  # a mask of bools, True where a row looks; one that is added to the scores
 LANES = 64  # a causal row is computed up to a multiple: loops of other lengths are mispredicted
 _MAGNITUDE, _SIGN = np.int32(0x7FFFFFFF), np.int32(31)
 
@@ -45,10 +47,20 @@ def _sum(row: Any) -> Any:
 
 
 @compiled(fastmath=FUSED)
-def _scaled(row: Any, scale: Any, n: int, whole: int) -> Any:
-    # Scales a row up to ``whole``, minus infinity from ``n`` on; returns its largest element.
-    for j in range(whole):
-        row[j] *= scale
+def _scaled(row: Any, keep: Any, scale: Any, mask: int, kind: int, n: int, whole: int) -> Any:
+    # Scales and masks a row up to ``whole``, minus infinity from ``n`` on; returns its largest
+    # element. ``keep`` tells the compiler what a bool is.
+    if kind == SEEN:
+        seen = vector_at(mask, whole, keep)
+        for j in range(whole):
+            row[j] = row[j] * scale if seen[j] else _LOWEST
+    elif kind == ADDED:
+        added = vector_at(mask, whole, row)
+        for j in range(whole):
+            row[j] = row[j] * scale + added[j]
+    else:
+        for j in range(whole):
+            row[j] *= scale
     if n < whole:
         rest = np.int32(n % LANES)
         tail = row[n - n % LANES : whole]
@@ -60,19 +72,27 @@ def _scaled(row: Any, scale: Any, n: int, whole: int) -> Any:
 
 @compiled(fastmath=FUSED)
 def soften(
-    s: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool, rescale: Any
+    s: Any, lse: Any, keep: Any, scale: Any, rescale: Any, mask: Any, first: int, causal: bool
 ) -> None:
     """Softmax of each row of ``s * scale``, times ``keep * rescale`` where there is a ``keep``.
 
-    ``lse`` is the logarithm of each row's sum, of exponentials beside the largest element.
-    Row ``i`` is line ``first + i % lines`` of its head; with ``causal`` it sees no later column.
+    Args:
+        s: Scores (rows, columns); overwritten.
+        lse: (rows,). Gets the logarithm of each row's sum, of exponentials beside the largest.
+        keep: Which probabilities dropout keeps, bool (rows, columns); (0, 0) if all.
+        scale: Factor of the scores.
+        rescale: Factor of the probabilities that are kept.
+        mask: Address of the first row's mask; bytes from row to row; what it is: ``SEEN``,
+            ``ADDED`` or 0 if there is none.
+        first: Number of the first row among those of its head.
+        causal: Row ``i`` of the head sees no column behind ``i``.
     """
     rows, columns = s.shape
     for i in range(rows):
-        n = min(columns, first + i % lines + 1) if causal else columns
+        n = min(columns, first + i + 1) if causal else columns
         whole = min(columns, (n + LANES - 1) // LANES * LANES)
         row = s[i]
-        m = _scaled(row, scale, n, whole)
+        m = _scaled(row, keep, scale, mask[0] + i * mask[1], mask[2], n, whole)
         for j in range(whole):
             row[j] = exp32(row[j] - m)
         total = _sum(row[:whole])
@@ -92,16 +112,9 @@ def soften(
 
 @compiled(fastmath=FUSED)
 def probabilities(
-    s: Any,
-    dropped: Any,
-    lse: Any,
-    keep: Any,
-    scale: Any,
-    first: int,
-    lines: int,
+    s: Any, dropped: Any, lse: Any, keep: Any, scale: Any, rescale: Any, mask: Any, first: int,
     causal: bool,
-    rescale: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Make ``s`` probabilities again; ``dropped`` are those times ``keep * rescale``.
 
     Scaled scores are rounded and their largest found as by :func:`soften`: fused with the
@@ -109,10 +122,10 @@ def probabilities(
     """
     rows, columns = s.shape
     for i in range(rows):
-        n = min(columns, first + i % lines + 1) if causal else columns
+        n = min(columns, first + i + 1) if causal else columns
         whole = min(columns, (n + LANES - 1) // LANES * LANES)
         row, low = s[i], lse[i]
-        m = _scaled(row, scale, n, whole)
+        m = _scaled(row, keep, scale, mask[0] + i * mask[1], mask[2], n, whole)
         for j in range(whole):
             row[j] = exp32((row[j] - m) - low)
         for j in range(whole, columns):
@@ -135,6 +148,20 @@ def scores_grad(t: Any, p: Any, dot: Any, keep: Any, scale: Any, rescale: Any) -
         else:
             for j in range(columns):
                 t[i, j] = (t[i, j] - d) * p[i, j] * scale
+
+
+@compiled(fastmath=FUSED)
+def add_to_mask(t: Any, scale: Any, mask: int, step: int) -> None:
+    """Add each row of ``t`` to one of the mask's gradient, then scale it.
+
+    ``mask`` is the address of the first, ``step`` bytes lie from one to the next; they may be 0.
+    """
+    rows, columns = t.shape
+    for i in range(rows):
+        total, row = vector_at(mask + i * step, columns, t), t[i]
+        for j in range(columns):
+            total[j] += row[j]
+            row[j] *= scale
 
 
 @compiled(fastmath=FUSED)
@@ -174,7 +201,8 @@ def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:
 
 
 @compiled(fastmath=SUMS)
-def _dot(a: Any, b: Any) -> Any:
+def sum_of_products(a: Any, b: Any) -> Any:
+    """The inner product of two rows."""
     total = _ZERO
     for j in range(a.size):
         total += a[j] * b[j]
@@ -186,7 +214,7 @@ def softmax_grad(out: Any, grad: Any, result: Any) -> None:
     """``(grad - sum(grad * result)) * result`` of each row."""
     rows, n = grad.shape
     for i in range(rows):
-        total = _dot(grad[i], result[i])
+        total = sum_of_products(grad[i], result[i])
         for j in range(n):
             out[i, j] = (grad[i, j] - total) * result[i, j]
 

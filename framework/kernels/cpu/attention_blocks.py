@@ -1,4 +1,4 @@
-"""Attention without dropout and masks, float32: whole blocks of rows in compiled code.
+"""Attention, float32, with masks and dropout: whole blocks of rows in compiled code.
 
 A block is some rows of one head: the product with the keys, softmax, the product with the values,
 with BLAS by its address, so that no thread asks for the interpreter's lock between them. Threads
@@ -6,7 +6,8 @@ take ranges of key heads, each with room for the scores of one block. Causal att
 key behind a block's last row.
 
 The gradient of a key head is added up over its blocks and the query heads that share it, in their
-order: it does not depend on the number of threads.
+order: it does not depend on the number of threads. The gradient of a mask that several key heads
+share is added up by one thread.
 """
 
 from __future__ import annotations
@@ -17,25 +18,30 @@ from typing import Any
 import numpy as np
 
 from ..runtime import blas, threads, thresholds
-from .attention import probabilities, scores_grad, soften
+from .attention import ADDED, SEEN, add_to_mask, probabilities, scores_grad, soften, sum_of_products
 from .linalg.gemm import NAMES, call_gemm
+from .random.philox import kept_rows
 from .support import work_pool
 from .support.jit import FUSED, compiled, part
+from .support.memory import vector_at
 
 _PLAIN, _TRANSPOSED = 111, 112
 _ONE, _ZERO = np.float32(1), np.float32(0)
-NOTHING = np.empty((0, 0), np.bool_)  # in place of what dropout keeps
+_NO_MASK = (0, 0, 0, 0, 0)
 
 
 @part
-def _address(x: Any, b: int, h: int, row: int) -> Any:
-    return x.ctypes.data + b * x.strides[0] + h * x.strides[1] + row * x.strides[2]
+def _at(x: Any, b: int, h: int, row: int) -> Any:
+    # The address of a row, and elements from row to row; a single row may have any stride.
+    address = x.ctypes.data + b * x.strides[0] + h * x.strides[1] + row * x.strides[2]
+    return address, max(x.strides[2] // 4, x.shape[3])
 
 
 @part
-def _step(x: Any) -> Any:
-    # Elements from row to row; a single row may have any stride.
-    return max(x.strides[2] // 4, x.shape[3])
+def _multiply(function: int, kinds: Any, sizes: Any, a: Any, b: Any, out: Any, add: Any) -> None:
+    # out = a b + add out, of (rows, columns, terms); each matrix is (address, step).
+    words = (*kinds, *sizes, *a, *b, *out)
+    call_gemm(function, words, _ONE, add)
 
 
 @part
@@ -45,10 +51,31 @@ def _room(work: Any, rooms: int, units: int, chunks: int, start: int) -> Any:
     return work[number * size : (number + 1) * size]
 
 
-@compiled(fastmath=FUSED)
+@part
+def _rows_of(mask: Any, b: int, h: int, first: int) -> Any:
+    # Of a mask in words: where the rows of a head begin, bytes from row to row, its kind.
+    return mask[0] + b * mask[1] + h * mask[2] + first * mask[3], mask[3], mask[4]
+
+
+@part
+def _keep(room: Any, dropout: Any, row: int, n: int, columns: int, keys: int) -> Any:
+    # Which elements of a block dropout keeps, numbered among all scores; (0, 0) if it keeps all.
+    if room.size == 0:
+        return room.reshape(0, 0)
+    keep = room[: n * columns].reshape(n, columns)
+    seed, counter, threshold = np.uint64(dropout[0]), np.uint64(dropout[1]), np.uint64(dropout[2])
+    kept_rows(keep, seed, counter, row * keys, keys, threshold)
+    return keep
+
+
+@compiled(
+    fastmath=FUSED,
+    signature="f4:4A,f4:3C,f4:1C,b1:1C,f4:4Ar,f4:4Ar,f4:4Ar,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8",
+)
 def forward(
-    out: Any, lse: Any, work: Any, query: Any, key: Any, value: Any, nothing: Any, scale: Any,
-    causal: bool, lines: int, function: int, rooms: int, chunks: int, start: int, stop: int,
+    out: Any, lse: Any, work: Any, kept: Any, query: Any, key: Any, value: Any, mask: Any,
+    dropout: Any, rescale: Any, scale: Any, causal: bool, lines: int, function: int, rooms: int,
+    chunks: int, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute key heads ``start`` to ``stop``, counted over all examples.
 
@@ -56,10 +83,13 @@ def forward(
         out: (B, H, T, E), as are query, key and value with their sizes; the last dim has no gaps.
         lse: (B, H, T).
         work: ``rooms`` times room for ``lines`` rows of scores.
+        kept: The same in bools, or none without dropout.
         query: Its H is a multiple of the key's.
         key: (B, G, S, D).
         value: (B, G, S, E).
-        nothing: A bool array without elements.
+        mask: Its address; bytes between examples, heads, rows (0 where it is repeated); its kind.
+        dropout: Seed, counter and threshold of the draw, as signed words.
+        rescale: Factor of the probabilities that dropout keeps, float32.
         scale: Of the scores, float32.
         causal: Row i looks at keys up to i.
         lines: Rows of a block.
@@ -70,53 +100,40 @@ def forward(
         stop: Behind the last.
     """
     examples, key_heads, keys, size = key.shape
-    rows = query.shape[2]
-    shared = query.shape[1] // key_heads
-    room = _room(work, rooms, examples * key_heads, chunks, start)
+    heads, rows = query.shape[1], query.shape[2]
+    shared = heads // key_heads
+    units = examples * key_heads
+    room, bools = _room(work, rooms, units, chunks, start), _room(kept, rooms, units, chunks, start)
     for unit in range(start, stop):
         b, g = unit // key_heads, unit % key_heads
         for first in range(0, rows, lines):
             n = min(lines, rows - first)
             columns = min(first + n, keys) if causal else keys
-            s = room[: n * columns]
+            s = room[: n * columns].reshape(n, columns)
+            scores = s.ctypes.data, columns
             for h in range(g * shared, (g + 1) * shared):
-                sizes = (
-                    _PLAIN,
-                    _TRANSPOSED,
-                    n,
-                    columns,
-                    size,
-                    _address(query, b, h, first),
-                    _step(query),
-                    _address(key, b, g, 0),
-                    _step(key),
-                    s.ctypes.data,
-                    columns,
-                )
-                call_gemm(function, sizes, _ONE, _ZERO)
+                sizes = n, columns, size
+                at, other = _at(query, b, h, first), _at(key, b, g, 0)
+                _multiply(function, (_PLAIN, _TRANSPOSED), sizes, at, other, scores, _ZERO)
+                keep = _keep(bools, dropout, (b * heads + h) * rows + first, n, columns, keys)
                 line = lse[b, h, first : first + n]
-                soften(s.reshape(n, columns), line, nothing, scale, first, n, causal, _ONE)
-                sizes = (
-                    _PLAIN,
-                    _PLAIN,
-                    n,
-                    value.shape[3],
-                    columns,
-                    s.ctypes.data,
-                    columns,
-                    _address(value, b, g, 0),
-                    _step(value),
-                    _address(out, b, h, first),
-                    _step(out),
-                )
-                call_gemm(function, sizes, _ONE, _ZERO)
+                here = _rows_of(mask, b, h, first)
+                soften(s, line, keep, scale, rescale, here, first, causal)
+                sizes = n, value.shape[3], columns
+                at, other = _at(value, b, g, 0), _at(out, b, h, first)
+                _multiply(function, (_PLAIN, _PLAIN), sizes, scores, at, other, _ZERO)
 
 
-@compiled(fastmath=FUSED)
+@compiled(
+    fastmath=FUSED,
+    signature="f4:4A,f4:4A,f4:4A,f4:1C,f4:1C,b1:1C,f4:1C,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:3C,"
+    "i8x5,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8",
+)
 def backward(
-    dq: Any, dk: Any, dv: Any, work: Any, more: Any, sums: Any, query: Any, key: Any, value: Any,
-    out: Any, grad: Any, lse: Any, nothing: Any, scale: Any, causal: bool, lines: int,
-    function: int, rooms: int, chunks: int, start: int, stop: int,
+    dq: Any, dk: Any, dv: Any, work: Any, more: Any, kept: Any, sums: Any, query: Any, key: Any,
+    value: Any, out: Any, grad: Any, lse: Any, mask: Any, dmask: Any, dropout: Any, rescale: Any,
+    scale: Any, causal: bool, lines: int, function: int, rooms: int, chunks: int, start: int,
+    stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`forward` for key heads ``start`` to ``stop``.
 
@@ -126,6 +143,7 @@ def backward(
         dv: As ``value``.
         work: ``rooms`` times room for ``lines`` rows of scores.
         more: The same again.
+        kept: The same in bools, or none without dropout.
         sums: ``rooms`` times room for ``lines`` numbers.
         query: (B, H, T, D).
         key: (B, G, S, D).
@@ -133,7 +151,10 @@ def backward(
         out: What forward computed.
         grad: The gradient of it.
         lse: Likewise what forward computed.
-        nothing: A bool array without elements.
+        mask: As in :func:`forward`.
+        dmask: Likewise, of the mask's gradient, which is added to; its kind is 0 if none is wanted.
+        dropout: As in :func:`forward`.
+        rescale: Factor of the probabilities that dropout keeps, float32.
         scale: Of the scores, float32.
         causal: Row i looks at keys up to i.
         lines: Rows of a block.
@@ -144,119 +165,89 @@ def backward(
         stop: Behind the last.
     """
     examples, key_heads, keys, size = key.shape
-    rows, wide = query.shape[2], value.shape[3]
-    shared = query.shape[1] // key_heads
+    heads, rows, wide = query.shape[1], query.shape[2], value.shape[3]
+    shared = heads // key_heads
     units = examples * key_heads
     room, other = _room(work, rooms, units, chunks, start), _room(more, rooms, units, chunks, start)
-    dots = _room(sums, rooms, units, chunks, start)
+    dots, bools = _room(sums, rooms, units, chunks, start), _room(kept, rooms, units, chunks, start)
+    first_scale = _ONE if dmask[4] else scale  # a mask's gradient comes before the scale
     for unit in range(start, stop):
         b, g = unit // key_heads, unit % key_heads
+        at_key, at_value = _at(key, b, g, 0), _at(value, b, g, 0)
         dk[b, g, :, :] = _ZERO
         dv[b, g, :, :] = _ZERO
         for first in range(0, rows, lines):
             n = min(lines, rows - first)
             columns = min(first + n, keys) if causal else keys
-            s, t, dot = room[: n * columns], other[: n * columns], dots[:n]
-            p, q = s.ctypes.data, t.ctypes.data
+            s, t = room[: n * columns].reshape(n, columns), other[: n * columns].reshape(n, columns)
+            dot = dots[:n]
+            p, q = (s.ctypes.data, columns), (t.ctypes.data, columns)
             for h in range(g * shared, (g + 1) * shared):
-                at_query, at_grad = _address(query, b, h, first), _address(grad, b, h, first)
-                at_key, at_value = _address(key, b, g, 0), _address(value, b, g, 0)
-                sizes = (
-                    _PLAIN,
-                    _TRANSPOSED,
-                    n,
-                    columns,
-                    size,
-                    at_query,
-                    _step(query),
-                    at_key,
-                    _step(key),
-                    p,
-                    columns,
-                )
-                call_gemm(function, sizes, _ONE, _ZERO)
-                squares, slopes = s.reshape(n, columns), t.reshape(n, columns)
+                at_query, at_grad = _at(query, b, h, first), _at(grad, b, h, first)
+                sizes = n, columns, size
+                _multiply(function, (_PLAIN, _TRANSPOSED), sizes, at_query, at_key, p, _ZERO)
+                keep = _keep(bools, dropout, (b * heads + h) * rows + first, n, columns, keys)
                 line = lse[b, h, first : first + n]
-                probabilities(squares, slopes, line, nothing, scale, first, n, causal, _ONE)
-                sizes = (
-                    _TRANSPOSED,
-                    _PLAIN,
-                    columns,
-                    wide,
-                    n,
-                    p,
-                    columns,
-                    at_grad,
-                    _step(grad),
-                    _address(dv, b, g, 0),
-                    _step(dv),
-                )
-                call_gemm(function, sizes, _ONE, _ONE)
-                sizes = (
-                    _PLAIN,
-                    _TRANSPOSED,
-                    n,
-                    columns,
-                    wide,
-                    at_grad,
-                    _step(grad),
-                    at_value,
-                    _step(value),
-                    q,
-                    columns,
-                )
-                call_gemm(function, sizes, _ONE, _ZERO)
+                here = _rows_of(mask, b, h, first)
+                probabilities(s, t, line, keep, scale, rescale, here, first, causal)
+                weights = q if keep.size else p
+                sizes, target = (columns, wide, n), _at(dv, b, g, 0)
+                _multiply(function, (_TRANSPOSED, _PLAIN), sizes, weights, at_grad, target, _ONE)
+                sizes = n, columns, wide
+                _multiply(function, (_PLAIN, _TRANSPOSED), sizes, at_grad, at_value, q, _ZERO)
+                at_out = _at(out, b, h, first)
                 for i in range(n):
-                    above, result = grad[b, h, first + i], out[b, h, first + i]
-                    total = _ZERO
-                    for e in range(wide):
-                        total += above[e] * result[e]
-                    dot[i] = total
-                scores_grad(slopes, squares, dot, nothing, scale, _ONE)
-                sizes = (
-                    _PLAIN,
-                    _PLAIN,
-                    n,
-                    size,
-                    columns,
-                    q,
-                    columns,
-                    at_key,
-                    _step(key),
-                    _address(dq, b, h, first),
-                    _step(dq),
-                )
-                call_gemm(function, sizes, _ONE, _ZERO)
-                sizes = (
-                    _TRANSPOSED,
-                    _PLAIN,
-                    columns,
-                    size,
-                    n,
-                    q,
-                    columns,
-                    at_query,
-                    _step(query),
-                    _address(dk, b, g, 0),
-                    _step(dk),
-                )
-                call_gemm(function, sizes, _ONE, _ONE)
+                    above = vector_at(at_grad[0] + 4 * i * at_grad[1], wide, dot)
+                    dot[i] = sum_of_products(
+                        above, vector_at(at_out[0] + 4 * i * at_out[1], wide, dot)
+                    )
+                scores_grad(t, s, dot, keep, first_scale, rescale)
+                if dmask[4]:
+                    there = _rows_of(dmask, b, h, first)
+                    add_to_mask(t, scale, there[0], there[1])
+                sizes, target = (n, size, columns), _at(dq, b, h, first)
+                _multiply(function, (_PLAIN, _PLAIN), sizes, q, at_key, target, _ZERO)
+                sizes, target = (columns, size, n), _at(dk, b, g, 0)
+                _multiply(function, (_TRANSPOSED, _PLAIN), sizes, q, at_query, target, _ONE)
 
 
-def takes(*arrays: Any) -> bool:
-    """True if BLAS can be called by its address, and takes such arrays of four dims as they lie."""
-    return function() != 0 and all(
-        a.shape[3] > 0
-        and (a.strides[3] == 4 or a.shape[3] == 1)
-        and (a.shape[2] == 1 or (a.strides[2] % 4 == 0 and a.strides[2] >= 4 * a.shape[3]))
-        for a in arrays
-    )
+def rows_lie_close(array: Any) -> bool:
+    """True if the rows of an array have no gaps, so that it can be used as it lies."""
+    if array.ndim == 0 or array.size == 0:
+        return True
+    if not array.flags.aligned:
+        return False
+    whole = array.shape[-1] == 1 or array.strides[-1] == array.itemsize
+    if array.dtype.kind == "b" or array.ndim == 1 or array.shape[-2] == 1:
+        return bool(whole)
+    step = array.strides[-2]
+    return bool(whole and step >= array.itemsize * array.shape[-1] and step % array.itemsize == 0)
 
 
 @cache
 def function() -> int:
     """Address of BLAS's product of float32; 0 if it is not known."""
     return blas.symbol(NAMES["f"])
+
+
+def mask_words(mask: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Describe a mask, or its gradient, to a kernel; it is repeated to the shape of the scores."""
+    if mask is None:
+        return _NO_MASK
+    strides = np.broadcast_to(mask, shape).strides
+    return mask.ctypes.data, *strides[:3], SEEN if mask.dtype.kind == "b" else ADDED
+
+
+def dropout_words(rng: Any, p: float) -> tuple[tuple[int, int, int], Any]:
+    """Describe a draw of dropout to a kernel: ``dropout`` and ``rescale`` of its arguments."""
+    if not p:
+        return (0, 0, 0), _ONE
+    rescale = np.float32(1.0 / (1.0 - p)) if p < 1 else np.float32(np.inf)
+    return (_signed(rng.seed), _signed(rng.offset), round(p * 2**32)), rescale
+
+
+def _signed(word: int) -> int:
+    return (word + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def run(kernel: Any, work: int, units: int, rooms: int, *arguments: Any) -> None:

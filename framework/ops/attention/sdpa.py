@@ -21,6 +21,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import BOOL, bool_, float32
+from ...kernels.cpu import attention_blocks
 from ...kernels.cuda import attention as on_gpu
 from ...random.generator import draw
 from ...random.philox import Rng
@@ -35,11 +36,9 @@ from .sdpa_backward import _attention_grad
 from .tiling import (
     Tiling,
     attention_flops,
-    kept_rows,
     kept_tile,
     mask_view,
     masked_scores,
-    plain_scores,
     rows_ready,
     workspaces,
     worth_compiling_attention,
@@ -126,34 +125,25 @@ def _attention(
         xp.log(total, out=largest)
 
 
-@_attention.kernel("cpu", when=worth_compiling_attention, layout=rows_ready)
-def _(
-    xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
-    p, causal, scale, order=HEADS,
-):  # fmt: skip
-    from ...kernels.cpu import attention_blocks as blocks
-    from ...kernels.cpu.attention import soften
+def _block_scratch(query, key, value, attn_mask, *_, p, causal, **__):
+    return Tiling(query.shape, key.shape, causal, query.dtype.itemsize, True).blocks(p)
 
+
+@_attention.kernel(
+    "cpu",
+    when=worth_compiling_attention,
+    layout=attention_blocks.rows_lie_close,
+    scratch=_block_scratch,
+)
+def _(
+    xp, out, lse, scores, kept, query, key, value, attn_mask, rng, *, p, causal, scale, order=HEADS
+):  # fmt: skip
     out = _restored(out, order)
     tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize, True)
-    if not p and blocks.takes(out, query, key, value):
-        arrays = out, lse.reshape(lse.shape[:3]), scores, query, key, value
-        tiling.for_each_head(blocks.forward, 2, *arrays, scale)
-        return
-    q, o, sums = tiling.split(query), tiling.split(out), tiling.split(lse)
-    rescale = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
-
-    def run(tile, scores, kept):
-        b, heads, rows, columns = tile
-        s = plain_scores(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
-        keep = kept_rows(tiling, kept, rng, tile, s, p)
-        flat, lines = s.reshape(-1, columns), rows.stop - rows.start
-        row = xp.empty(flat.shape[0], lse.dtype)  # one number per row of a tile
-        soften(flat, row, keep, xp.float32(scale), rows.start, lines, causal, rescale)
-        sums[b, heads, :, rows] = row.reshape(*s.shape[:-1], 1)
-        xp.matmul(s, value[b, heads, None, :columns], out=o[b, heads, :, rows])
-
-    tiling.for_each(run, scores, kept)
+    arrays = out, lse.reshape(lse.shape[:3]), scores, kept, query, key, value
+    words = attention_blocks.dropout_words(rng, p)
+    mask = tiling.mask_words(attn_mask)
+    tiling.for_each_head(attention_blocks.forward, 2, *arrays, mask, *words, np.float32(scale))
 
 
 def _scores_on_gpu(query, key, value, *_, **__):

@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import float32
+from ...kernels.cpu import attention_blocks
 from ...kernels.cuda import attention as on_gpu
 from ...random.philox import Rng
 from ...spec import Spec
@@ -22,11 +23,9 @@ from ..registry import op
 from .tiling import (
     Tiling,
     attention_flops,
-    kept_rows,
     kept_tile,
     mask_view,
     masked_scores,
-    plain_scores,
     rows_ready,
     workspaces,
     worth_compiling_attention,
@@ -132,45 +131,31 @@ def _attention_grad(
         _add_to(xp, tiling, products, dk, tile, t, q[b, heads, :, rows])
 
 
+def _block_scratch(grad, query, key, *_, p, causal, **__):
+    tiling = Tiling(query.shape, key.shape, causal, query.dtype.itemsize, True)
+    scores, kept = tiling.blocks(p)
+    return scores, scores, kept, Spec((tiling.threads * tiling.lines,), scores.dtype)
+
+
 @_attention_grad.kernel(
-    "cpu", when=lambda grad, *rest, **_: worth_compiling_attention(*rest), layout=rows_ready
+    "cpu",
+    when=lambda grad, *rest, **_: worth_compiling_attention(*rest),
+    layout=attention_blocks.rows_lie_close,
+    scratch=_block_scratch,
 )
 def _(
-    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, products, weighted, summed,
-    grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
+    xp, dq, dk, dv, dmask, scores, grads, kept, sums, grad, query, key, value, attn_mask, rng,
+    result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
-    from ...kernels.cpu import attention_blocks as blocks
-    from ...kernels.cpu.attention import probabilities, scores_grad
-
+    dmask.fill(0)
     tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize, True)
-    if not p and blocks.takes(dq, dk, dv, query, key, value, result, grad):
-        arrays = dq, dk, dv, scores, grads, weighted, query, key, value, result, grad
-        tiling.for_each_head(blocks.backward, 5, *arrays, lse.reshape(lse.shape[:3]), scale)
-        return
-    q, o, g, sums, dq = (tiling.split(a) for a in (query, result, grad, lse, dq))
-    _clear(tiling, causal, dk, dv)
-    factor = xp.float32(scale)
-    rescale = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
-
-    def run(tile, scores, grads, kept, products, weighted):
-        b, heads, rows, columns = tile
-        above, lines = g[b, heads, :, rows], rows.stop - rows.start
-        s = plain_scores(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
-        t = grads[: s.size].reshape(s.shape)
-        flat, other = s.reshape(-1, columns), t.reshape(-1, columns)
-        keep = kept_rows(tiling, kept, rng, tile, s, p)
-        row = xp.ascontiguousarray(sums[b, heads, :, rows]).reshape(-1)
-        probabilities(flat, other, row, keep, factor, rows.start, lines, causal, rescale)
-        _add_to(xp, tiling, products, dv, tile, t if p else s, above)
-        xp.matmul(above, value[b, heads, None, :columns].swapaxes(-1, -2), out=t)
-        both = weighted[: above.size].reshape(above.shape)
-        xp.multiply(above, o[b, heads, :, rows], out=both)
-        dot = xp.sum(both, axis=-1).reshape(-1)
-        scores_grad(other, flat, dot, keep, factor, rescale)
-        xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
-        _add_to(xp, tiling, products, dk, tile, t, q[b, heads, :, rows])
-
-    tiling.for_each(run, scores, grads, kept, products, weighted)
+    lse = lse.reshape(lse.shape[:3])
+    arrays = dq, dk, dv, scores, grads, kept, sums, query, key, value, result, grad, lse
+    mask, dmask = tiling.mask_words(attn_mask), tiling.mask_words(dmask if bias else None)
+    words = mask, dmask, *attention_blocks.dropout_words(rng, p), np.float32(scale)
+    steps = zip(query.shape[:2], dmask[1:3], strict=True)
+    shared = bias and any(n > 1 and not step for n, step in steps)
+    tiling.for_each_head(attention_blocks.backward, 5, *arrays, *words, alone=shared)
 
 
 def _scores_on_gpu(grad, query, key, *_, **__):

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from ...dtypes import bool_, float32, int32
+from ...kernels.cpu import attention_blocks
 from ...kernels.runtime import blas, threads, thresholds
 from ...spec import Spec
 from ..linalg.matmul import blas_ready
@@ -107,31 +106,29 @@ class Tiling:
             for h in range(heads.start * self.shared, heads.stop * self.shared)
         ]
 
-    def for_each(self, run, *scratch):
-        """Call ``run(tile, *room in scratch)`` for each tile, in parallel if it pays."""
-        units = self.batch * self.key_heads
-        work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
-        chunks = self.threads if work >= thresholds.PRODUCT_THREAD else 1
+    def for_each_head(self, kernel, products, *arguments, alone=False):
+        """Call a kernel of ``kernels/cpu/attention_blocks.py`` for all key heads.
 
-        def chunk(k, start, stop):
-            mine = [a[a.size // self.threads * k :][: a.size // self.threads] for a in scratch]
-            for tile in self.within(start, stop):
-                run(tile, *mine)
-
-        if chunks == 1:
-            blas.alone(chunk, 0, 0, units)
-        else:
-            blas.alone(threads.parallel_chunks, chunk, units, chunks)
-
-    def for_each_head(self, kernel, products, *arguments):
-        """Call a kernel of ``kernels/cpu/attention_blocks.py`` for all key heads."""
-        from ...kernels.cpu import attention_blocks as blocks
-
-        *arrays, scale = arguments
+        Args:
+            kernel: The kernel.
+            products: How many products of all scores' size it makes.
+            *arguments: Its arguments, up to ``scale``.
+            alone: Whether one thread does all.
+        """
         units = self.batch * self.key_heads
         work = 2 * products * prod((units, self.shared, self.rows, self.columns, self.size))
-        numbers = blocks.NOTHING, np.float32(scale), self.causal, self.lines
-        blocks.run(kernel, work, units, self.threads, *arrays, *numbers)
+        rooms = 1 if alone else self.threads
+        attention_blocks.run(kernel, work, units, rooms, *arguments, self.causal, self.lines)
+
+    def blocks(self, p):
+        """Specs of what a block of each thread needs: scores, and what dropout keeps."""
+        count = self.threads * self.lines * self.columns
+        return Spec((count,), float32), Spec((count if p else 0,), bool_)
+
+    def mask_words(self, mask):
+        """Describe a mask, or None, to a compiled kernel."""
+        shape = (self.batch, self.heads, self.rows, self.columns)
+        return attention_blocks.mask_words(mask, shape)
 
     def split(self, array):
         """Reshape (batch, heads, ..) to (batch, key heads, heads that share them, ..)."""
@@ -206,26 +203,12 @@ def attention_flops(query, key, value, *_, causal=False, **__):
 
 
 def worth_compiling_attention(query, key, value, attn_mask, *_, **__):
-    """Whether the compiled kernels serve: no mask, float32, enough scores."""
+    """Whether the compiled kernels serve: float32, enough scores, masks with a column a key."""
     pairs = prod(query.shape[:3]) * key.shape[2]
-    return attn_mask is None and query.dtype is float32 and pairs >= thresholds.COMPILED
-
-
-def plain_scores(xp, scores, rows, columns):
-    """The products of one tile, neither scaled nor masked."""
-    shape = (*rows.shape[:-1], columns.shape[-2])
-    s = scores[: prod(shape)].reshape(shape)
-    return xp.matmul(rows, columns.swapaxes(-1, -2), out=s)
-
-
-def kept_rows(tiling, kept, rng, tile, scores, p):
-    """What :func:`kept_tile` says, drawn by the compiled kernel; (0, 0) without dropout."""
-    if not p:
-        return kept.reshape(0, 0)
-    from ...kernels.cpu.random import philox
-
-    _, _, rows, columns = tile
-    keep = kept[: scores.size].reshape(-1, rows.stop - rows.start, columns)
-    for j, first in enumerate(tiling.firsts(tile)):
-        philox.kept(keep[j], rng.seed, rng.offset, first, tiling.columns, round(p * 2**32))
-    return keep.reshape(-1, columns)
+    return (
+        query.dtype is float32
+        and pairs >= thresholds.COMPILED
+        and min(query.shape[3], value.shape[3]) > 0
+        and (attn_mask is None or (attn_mask.ndim > 0 and attn_mask.shape[-1] == key.shape[2]))
+        and attention_blocks.function() != 0
+    )

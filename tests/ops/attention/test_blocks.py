@@ -48,40 +48,113 @@ def numbers(shape, seed):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def attended(name, causal, dtype, before=(2, 3)):
+def seen(shape, seed):
+    return np.random.default_rng(seed).random(shape) < 0.7
+
+
+# Name -> (the mask of (batch, heads, rows, keys), whether it wants a gradient)
+MASKS = {
+    "padding": lambda b, h, t, s: seen((b, 1, 1, s), 1),
+    "bools": lambda b, h, t, s: seen((t, s), 2),
+    "bools of heads": lambda b, h, t, s: seen((h, t, s), 3),
+    "every score": lambda b, h, t, s: numbers((b, h, t, s), 4),
+    "added to heads": lambda b, h, t, s: numbers((1, h, t, s), 5),
+    "added to rows": lambda b, h, t, s: numbers((t, s), 6),
+    "added to keys": lambda b, h, t, s: numbers((b, 1, 1, s), 7),
+    "of one dim": lambda b, h, t, s: numbers((s,), 8),
+}
+
+
+def attended(name, causal, dtype, mask=None, p=0.0):
     """The result and the gradients, of heads that were split off rows."""
     rows, keys, size, wide, heads, key_heads = SHAPES[name]
-    count = 0 if name == "no examples" else before[0]
+    count = 0 if name == "no examples" else 2
     shapes = (rows, heads, size), (keys, key_heads, size), (keys, key_heads, wide)
     given = [
         lt.tensor(numbers((count, *s), k), dtype=dtype).transpose(1, 2).detach().requires_grad_()
         for k, s in enumerate(shapes)
     ]
-    out = F.scaled_dot_product_attention(*given, is_causal=causal, enable_gqa=heads != key_heads)
+    options = {"is_causal": causal, "dropout_p": p, "enable_gqa": heads != key_heads}
+    wanted = given
+    if mask is not None:
+        found = MASKS[mask](count, heads, rows, keys)
+        options["attn_mask"] = lt.tensor(found)
+        if found.dtype != bool:
+            options["attn_mask"] = lt.tensor(found, dtype=dtype, requires_grad=True)
+            wanted = [*given, options["attn_mask"]]
+    lt.manual_seed(5)
+    out = F.scaled_dot_product_attention(*given, **options)
     grad = lt.tensor(numbers((count, heads, rows, wide), 9), dtype=dtype)
-    return [t.detach().numpy() for t in (out, *lt.autograd.grad(out, given, grad))]
+    return [t.detach().numpy() for t in (out, *lt.autograd.grad(out, wanted, grad))]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    found = []
+    run = blocks.run
+    monkeypatch.setattr(blocks, "run", lambda *args: found.append(args[0]) or run(*args))
+    return found
 
 
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-def test_blocks_are_attention_in_float64(name, causal, lines, monkeypatch):
-    calls = []
-    run = blocks.run
-    monkeypatch.setattr(blocks, "run", lambda *args: calls.append(args[0]) or run(*args))
+def test_blocks_are_attention_in_float64(name, causal, lines, calls):
     ours = attended(name, causal, lt.float32)
     assert calls == ([] if name == "no examples" else [blocks.forward, blocks.backward])
     for a, b in zip(ours, attended(name, causal, lt.float64), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("mask", [None, *MASKS])
+@pytest.mark.parametrize("name", ["few", "shared", "values of another size", "more keys"])
+def test_blocks_with_masks_and_dropout(name, mask, p, lines, calls):
+    ours = attended(name, mask is None, lt.float32, mask, p)
+    assert calls == [blocks.forward, blocks.backward]
+    for a, b in zip(ours, attended(name, mask is None, lt.float64, mask, p), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("value", [False, -np.inf])
+def test_rows_that_see_nothing_are_zero(value):
+    q, k, v = (lt.tensor(numbers((1, 2, 9, 8), s)).requires_grad_() for s in range(3))
+    mask = np.zeros((9, 9), np.float32) if value else np.ones((9, 9), bool)
+    mask[3] = value
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=lt.tensor(mask))
+    grads = lt.autograd.grad(out.sum(), (q, k, v))
+    assert not out.detach().numpy()[:, :, 3].any()
+    assert out.detach().numpy()[:, :, 4].all()
+    assert not grads[0].numpy()[:, :, 3].any()
+    assert all(np.isfinite(g.numpy()).all() for g in grads)
+
+
+def test_masks_may_lie_in_any_way():
+    q, k, v = (lt.tensor(numbers((2, 2, 9, 8), s)) for s in range(3))
+    every = lt.tensor(seen((2, 2, 9, 9), 4))
+    added = lt.tensor(numbers((2, 2, 9, 9), 4))
+    shape = (2, 2, 9, 9)
+    for x in (every, added):
+        masks = x, x.mT, x.flip(-1), x.transpose(0, 1), lt.cat([x, x], -1)[..., ::2], x[..., :1]
+        repeated = x[:1, :1], x[:, :, :1], x[..., :1]
+        for mask in (*masks, *(m.expand(shape) for m in repeated)):
+            ours = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            other = F.scaled_dot_product_attention(
+                *(t.double() for t in (q, k, v)),
+                attn_mask=mask if mask.dtype is lt.bool else mask.double(),
+            )
+            np.testing.assert_allclose(ours.numpy(), other.numpy(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.skipif(not work_pool.available(), reason="threads in compiled code: Linux, 2 cores")
+@pytest.mark.parametrize("mask", [None, "padding", "every score", "added to rows"])
 @pytest.mark.parametrize("name", ["shared", "odd", "values of another size"])
-def test_threads_change_no_bit(name, monkeypatch):
+def test_threads_change_no_bit(name, mask, monkeypatch):
     found = []
     for wanted in (1, 2, 2):
         monkeypatch.setattr(threads, "_wanted", wanted)
-        found.append(attended(name, True, lt.float32))
+        found.append(attended(name, mask is None, lt.float32, mask, 0.2))
     for a, *others in zip(*found, strict=True):
         assert [np.array_equal(a, b) for b in others] == [True, True]
 
@@ -96,23 +169,26 @@ def test_what_is_not_finite_stays_in_its_row(value):
     assert np.isfinite(ours).all()
 
 
-def test_arrays_with_gaps_in_their_rows_take_the_other_way(monkeypatch):
-    monkeypatch.setattr(blocks, "run", None)  # calling it would raise
+def test_rows_with_gaps_are_copied(calls):
     wide = lt.tensor(numbers((1, 2, 9, 16), 0))
     q = wide[..., ::2]
-    assert not blocks.takes(q.numpy())
+    assert not blocks.rows_lie_close(q.numpy())
+    assert not blocks.rows_lie_close(q.mT.numpy())
     k, v = (lt.tensor(numbers((1, 2, 9, 8), seed)) for seed in (1, 2))
-    with pytest.raises(TypeError, match="not callable"):
-        F.scaled_dot_product_attention(k, k, v)
-    F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+    found = F.scaled_dot_product_attention(q, k, v)
+    assert calls == [blocks.forward]
+    assert np.array_equal(found.numpy(), F.scaled_dot_product_attention(q.clone(), k, v).numpy())
 
 
-def test_the_peak_is_the_declared_one():
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_the_peak_is_the_declared_one(p):
     def step(device):
+        mask = lt.randn(4, 65, 65, device=device).requires_grad_() if p else None
         q, k, v = (lt.randn(2, 4, 65, 32, device=device).requires_grad_() for _ in range(3))
         lt.reset_peak_memory_stats(device)
         before = lt.memory_allocated(device)
-        F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+        out = F.scaled_dot_product_attention(q, k, v, mask, p, is_causal=not p)
+        out.sum().backward()
         return lt.max_memory_allocated(device) - before
 
     assert step("cpu") == step("meta")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attention import _dot, _largest, _sum
+from ..attention import _largest, _sum, sum_of_products
 from ..support.jit import FUSED, SUMS, compiled, inlined
 from ..support.vector_math import exp32
 
@@ -63,7 +63,7 @@ def rows(
                 for j in range(tile.size):
                     powers[j] = tile[j] - m
                 if weight.size:
-                    below += _dot(weight[0, start : start + TILE], powers[: tile.size])
+                    below += sum_of_products(weight[0, start : start + TILE], powers[: tile.size])
                 else:
                     below += _sum(powers[: tile.size])
                 for j in range(tile.size):

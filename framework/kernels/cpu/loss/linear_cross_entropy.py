@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...common.schedule import parallel_slices
-from ..attention import _dot, _largest, _sum
+from ..attention import _largest, _sum, sum_of_products
 from ..support.jit import FUSED, compiled
 from ..support.vector_math import exp32
 
@@ -66,7 +66,7 @@ def meet(
         if weights.size:
             for j in range(n):
                 beside[j] = row[j] - m
-            below[i] += _dot(weights, beside)
+            below[i] += sum_of_products(weights, beside)
         for j in range(n):
             row[j] = exp32(row[j] - m)
         total[i] += _sum(row)

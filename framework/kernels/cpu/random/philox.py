@@ -314,19 +314,32 @@ def kept_rows(out: Any, seed: Any, counter: Any, first: int, step: int, threshol
     rows, columns = out.shape
     for i in range(rows):
         start = first + i * step
-        skip = start % 4
-        for k in range((skip + columns + 3) // 4):
-            a, b, c, d = philox4(seed, counter + np.uint64(start // 4 + k))
-            j = 4 * k - skip
-            if j >= 0 and j + 4 <= columns:
-                out[i, j] = a >= threshold
-                out[i, j + 1] = b >= threshold
-                out[i, j + 2] = c >= threshold
-                out[i, j + 3] = d >= threshold
-            else:
-                for lane, word in enumerate((a, b, c, d)):
-                    if 0 <= j + lane < columns:
-                        out[i, j + lane] = word >= threshold
+        before = min(-start % 4, columns)  # words of a counter that the row before has begun
+        whole = (columns - before) // 4
+        _kept_part(out[i, :before], seed, counter, start, threshold)
+        _kept_whole(out[i, before : before + 4 * whole], seed, counter, start + before, threshold)
+        behind = before + 4 * whole
+        _kept_part(out[i, behind:], seed, counter, start + behind, threshold)
+
+
+@compiled
+def _kept_whole(out: Any, seed: Any, counter: Any, start: int, threshold: Any) -> None:
+    base = counter + np.uint64(start // 4)
+    for k in range(out.size // 4):
+        a, b, c, d = philox4(seed, base + np.uint64(k))
+        out[4 * k] = a >= threshold
+        out[4 * k + 1] = b >= threshold
+        out[4 * k + 2] = c >= threshold
+        out[4 * k + 3] = d >= threshold
+
+
+@compiled
+def _kept_part(out: Any, seed: Any, counter: Any, start: int, threshold: Any) -> None:
+    # At most three words of one counter.
+    if out.size:
+        words = philox4(seed, counter + np.uint64(start // 4))
+        for j in range(out.size):
+            out[j] = words[start % 4 + j] >= threshold
 
 
 def kept(out: Any, seed: int, counter: int, first: int, step: int, threshold: int) -> None:
