@@ -24,6 +24,7 @@ TURN_S = 0.08  # of each library at a time
 PAUSE_S = 0.02  # between turns, until idle threads sleep
 MATRIX = (2048, 512)
 IMAGES = (16, 64, 32, 32)
+HEADS = (8, 8, 256, 32)
 POINTWISE_LAYERS = (
     "CELU ELU GELU GLU Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish PReLU ReLU ReLU6 "
     "SELU SiLU Sigmoid Softplus Softsign Tanh"
@@ -112,6 +113,17 @@ def gates(t, x):
     return a * b + c
 
 
+def attention(**options):
+    """Attention of eight heads."""
+    return lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+
+
+def masked_attention(t, q, k, v, mask):
+    """Attention with a mask that is added, or, of whole numbers, hides where it is 0."""
+    mask = mask if mask.is_floating_point() else mask[:, None, None] > 0
+    return t.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
 def ctc(t, x, y):
     """CTC of 16 utterances."""
     return t.nn.functional.ctc_loss(x.log_softmax(-1), y + 1, [100] * 16, [20] * 16)
@@ -120,10 +132,12 @@ def ctc(t, x, y):
 # Name -> (function of the library and tensors, what these are: a shape of normal numbers, or
 # (shape, n) for integers below n)
 CALLS = {
-    "scaled_dot_product_attention": (
-        lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
-        *[(8, 8, 256, 32)] * 3,
-    ),
+    "attention": (attention(), *[HEADS] * 3),
+    "attention, causal": (attention(is_causal=True), *[HEADS] * 3),
+    "attention, dropout": (attention(dropout_p=0.1), *[HEADS] * 3),
+    "attention, padding mask": (masked_attention, *[HEADS] * 3, ((8, 256), 4)),
+    "attention, bias": (masked_attention, *[HEADS] * 3, (8, 256, 256)),
+    "attention of short sequences, causal": (attention(is_causal=True), *[(32, 4, 32, 32)] * 3),
     "embedding": (
         lambda t, w, i: t.nn.functional.embedding(i, w), (10000, 256), ((64, 128), 10000),
     ),

@@ -15,7 +15,7 @@ from ..device import device
 from ..devices import backend, on_device
 from ..dtypes import INT, as_dtype, combine, dtype, float32, get_default_dtype
 from ..kernels.common.mixed_dtype import in_tiles, worth_tiles
-from ..kernels.common.schedule import in_chunks
+from ..kernels.common.shared_ufuncs import with_shared_ufuncs
 from ..memory.ledger import WORKSPACE
 from ..modes import run_kernel
 from ..spec import NONE, ScalarSpec, Spec
@@ -126,7 +126,7 @@ class Plan:
                 self.layout = None  # what is converted lies as it should
             self.casts = self.compute = None
         elif op.elementwise is True and self.backend.device.type == "cpu" and kernel is op.plain:
-            kernel = in_chunks(kernel, self.results[0].shape, self.layout is not None)
+            kernel = with_shared_ufuncs(kernel, self.results[0].shape)
         return kernel
 
     def rule_set(self, mask: int) -> RuleSet:

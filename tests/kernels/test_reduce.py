@@ -37,6 +37,7 @@ def layouts(x):
     ],
 )
 def test_shared_out_it_gives_the_bits_of_numpy(name, shape, axes, monkeypatch):
+    monkeypatch.setattr(thresholds, "COMPILED_SUM", 1 << 60)
     monkeypatch.setattr(thresholds, "NUMPY_THREADS", 1)
     monkeypatch.setattr(thresholds, "THREAD", 1 << 8)
     monkeypatch.setattr(thresholds, "CHUNK", 1 << 7)
@@ -74,7 +75,7 @@ def test_nothing_averages_to_nan_and_adds_up_to_zero():
 def test_large_reductions_of_tensors_on_threads(monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_pool", None)
-    x = np.random.default_rng(0).standard_normal((1024, 1031)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((2048, 1031)).astype(np.float32)
     results = []
     for wanted in (1, 3):
         monkeypatch.setattr(threads, "_wanted", wanted)
@@ -83,4 +84,54 @@ def test_large_reductions_of_tensors_on_threads(monkeypatch):
         results.append([f.detach().numpy().tobytes() for f in found])
     assert threads._pool is not None
     assert results[0] == results[1]
-    np.testing.assert_array_equal(lt.tensor(x).sum(0).numpy(), x.sum(0))
+    np.testing.assert_array_equal(lt.tensor(x).amax(0).numpy(), x.max(0))
+
+
+SUMS = [
+    ((40000,), 0),
+    ((3, 20000), 1),
+    ((20000, 3), 0),
+    ((300, 129), 0),
+    ((300, 129), 1),
+    ((300, 129), (0, 1)),
+    ((5, 64, 257), 1),
+    ((5, 64, 257), (0, 1)),
+    ((5, 64, 257), (1, 2)),
+    ((5, 64, 257), (0, 2)),
+    ((7, 1, 4099), 1),
+    ((1, 33, 1, 999), (0, 1)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axis"), SUMS)
+def test_compiled_sums_are_float64s_and_no_thread_changes_a_bit(shape, axis, monkeypatch):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = x.astype(np.float64).sum(axis)
+    bound = 2e-6 * np.abs(x).astype(np.float64).sum(axis) / np.sqrt(x.size / expected.size) + 1e-6
+    found = []
+    for wanted in (1, 2, 2):
+        monkeypatch.setattr(threads, "_wanted", wanted)
+        out = np.empty(expected.shape, np.float32)
+        reduce.total(np, x, axis, out, keepdims=False)
+        found.append(out)
+    assert (np.abs(found[0] - expected) <= bound).all()
+    assert all(out.tobytes() == found[0].tobytes() for out in found)
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 1)])
+def test_compiled_sums_of_what_is_not_finite(axis):
+    x = np.ones((130, 300), np.float32)
+    x[3, 7], x[5, 7], x[5, 9], x[9, 9] = np.inf, -np.inf, np.inf, np.inf
+    x[70, 200] = np.nan
+    with np.errstate(invalid="ignore"):
+        expected = x.sum(axis)
+    out = np.empty_like(expected)
+    reduce.total(np, x, axis, out, keepdims=False)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_a_large_sum_is_exact_where_float32_is_not():
+    x = np.full(1 << 25, 1.0, np.float32)  # one after the other they would stop at 2**24
+    out = np.empty((), np.float32)
+    reduce.total(np, x, 0, out, keepdims=False)
+    assert out == 1 << 25

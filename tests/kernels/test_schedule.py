@@ -9,7 +9,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.kernels.common import schedule
+from lowtide.framework.kernels.common import shared_ufuncs
 from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.modes import run_kernel
 from lowtide.framework.ops.registry import OPS
@@ -35,13 +35,22 @@ def three(pool, monkeypatch):
     monkeypatch.setattr(threads, "_pool", pool)
 
 
-@pytest.fixture
-def tiny(three, monkeypatch):
-    """Every call is cut as finely as can be."""
-    monkeypatch.setattr(thresholds, "NUMPY_THREADS", 2)
-    monkeypatch.setattr(schedule, "_FEW", 2)
-    monkeypatch.setattr(thresholds, "THREAD", 1)
-    monkeypatch.setattr(thresholds, "CHUNK", 1)
+@pytest.fixture(params=["loops", "slices"])
+def tiny(three, request, monkeypatch):
+    """Every call is cut as finely as can be, in compiled code or by threads of Python."""
+    for name in ("NUMPY_THREADS", "SHARED_UFUNC"):
+        monkeypatch.setattr(thresholds, name, 2)
+    for name in ("THREAD", "SHARED", "UFUNC_THREAD", "CHUNK"):
+        monkeypatch.setattr(thresholds, name, 1)
+    for name, value in (("_FEW", 2), ("_LINE", 2), ("_SHORT", 1)):
+        monkeypatch.setattr(shared_ufuncs, name, value)
+    if request.param == "slices":
+        monkeypatch.setattr(shared_ufuncs, "_loops_known", lambda: False)
+    shared_ufuncs._rows.cache_clear()
+    shared_ufuncs._line.cache_clear()
+    yield request.param
+    shared_ufuncs._rows.cache_clear()
+    shared_ufuncs._line.cache_clear()
 
 
 def same_bits(a, b):
@@ -63,7 +72,7 @@ def test_every_sample_in_parts(name, tiny, monkeypatch):
         inputs = testing.place(inputs)
         cut = results(op, inputs, attributes)
         with monkeypatch.context() as whole:
-            whole.setattr(thresholds, "NUMPY_THREADS", 1 << 60)
+            whole.setattr(thresholds, "SHARED_UFUNC", 1 << 60)
             expected = results(op, inputs, attributes)
         assert all(same_bits(a, b) for a, b in zip(cut, expected, strict=True))
 
@@ -142,20 +151,18 @@ def rounded(x):
 
 
 def test_a_division_by_zero_is_silent_on_every_thread(three):
-    x = np.zeros(thresholds.NUMPY_THREADS * 2, np.float32)
+    x = np.zeros((2, thresholds.NUMPY_THREADS), np.float32).T[:, :1]  # no rows: slices
     helped = threading.Event()
 
-    class Divide:
-        @staticmethod
-        def true_divide(a, b, out):
-            if threading.current_thread() is threading.main_thread():
-                helped.wait(600)  # so that another thread has a part
-            np.true_divide(a, b, out)
-            if threading.current_thread() is not threading.main_thread():
-                helped.set()
+    def divide(a, b, out):
+        if threading.current_thread() is threading.main_thread():
+            helped.wait(600)  # so that another thread has a part
+        np.true_divide(a, b, out)
+        if threading.current_thread() is not threading.main_thread():
+            helped.set()
 
     out = np.empty_like(x)
-    run_kernel(schedule.in_chunks(OPS["_div"].plain, x.shape, False), Divide, out, x, x)
+    assert run_kernel(shared_ufuncs._by_slices, divide, (x, x), out)
     assert helped.is_set()
     assert np.isnan(out).all()
 
@@ -172,8 +179,8 @@ def test_an_estimate_counts_the_operations_and_bytes_of_a_call_in_parts(three):
 
         return step
 
-    small, large = estimate(step_of(64)), estimate(step_of(1024))  # 2**16 and 2**20 elements
-    each = {k: v / (64 * 1024) for k, v in small.flops_by_op.items()}
+    small, large = estimate(step_of(32)), estimate(step_of(1024))  # 2**15 and 2**20 elements
+    each = {k: v / (32 * 1024) for k, v in small.flops_by_op.items()}
     assert each == {k: v / (1024 * 1024) for k, v in large.flops_by_op.items()}
     lt.reset_peak_memory_stats()
     step_of(1024)()

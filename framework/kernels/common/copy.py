@@ -11,6 +11,7 @@ stride first: dims that lie within each other in both are one.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -18,11 +19,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..runtime import thresholds
+from ..runtime import threads, thresholds
 from .float8 import saturated_copy, saturates
-from .schedule import parallel_slices
+from .schedule import parallel_range, parallel_rows, parallel_slices
 
 _SHORT = 1 << 10  # elements below which three dims are not worth a call
+_SHORT_ROW = 256  # bytes of a row below which NumPy's copy is as fast
+_BLOCK = 1 << 13  # elements, or bytes, of a row of what has none of its own
 _SIDE = 16  # of the squares that are transposed at a time
 
 _float32, _float16 = np.dtype(np.float32), np.dtype(np.float16)
@@ -44,6 +47,14 @@ def copy(out: Any, array: Any) -> None:
         saturated_copy(out, array)
     elif out.size < thresholds.COMPILED_MOVE or not _copied(out, array):
         np.copyto(out, array, casting="unsafe")
+
+
+def place(xp: Any, out: Any, array: Any) -> None:
+    """Fill ``out``, a part of a result, with an array of its dtype, on the device of ``xp``."""
+    if xp is np:
+        copy(out, array)
+    else:
+        xp.copyto(out, array)
 
 
 def line_copier(to: Any, source: Any) -> Any:
@@ -91,7 +102,10 @@ def _copied(out: Any, array: Any) -> bool:
         return False
     to, source = out.view(words[0]), array.view(words[1])
     if to.flags.c_contiguous and source.flags.c_contiguous and to.shape == source.shape:
-        to, source = to.reshape(1, 1, -1), source.reshape(1, 1, -1)
+        if as_is and _rows_copied(to, source, [to.size], [to.itemsize], [to.itemsize]):
+            return True
+        shape = (1, 1, -1) if to.size % _BLOCK else (-1, 1, _BLOCK)
+        to, source = to.reshape(shape), source.reshape(shape)
         if as_is:
             by_threads(np.copyto, _work(to), to, source)
         else:
@@ -106,9 +120,11 @@ def _copied(out: Any, array: Any) -> bool:
 
 def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
     # The same for any strides, three dims at a time.
-    axes, sizes, (steps,) = merged(out, array)
-    if not sizes or (as_is and steps[-1] == array.itemsize):  # rows that lie alike
+    axes, sizes, (steps, own) = merged(out, array, out)
+    if not sizes:
         return False
+    if as_is and steps[-1] == array.itemsize:  # rows that lie alike
+        return _rows_copied(out, array, sizes, steps, own)
     order = _planes(sizes, steps, array.itemsize)
     outer = [sizes[k] for k in order[:-3]]
     if prod(outer) * _SHORT > out.size:
@@ -126,6 +142,29 @@ def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
     return True
 
 
+def _rows_copied(out: Any, array: Any, sizes: Any, steps: Any, own: Any) -> bool:
+    # Whether threads of compiled code copied rows that lie alike.
+    several = threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1
+    if not several or len(sizes) > 2 or not _rows_known():
+        return False
+    from ..cpu.elementwise.copy import copy_rows, memcpy
+
+    rows = len(sizes) == 2
+    n = sizes[-1] * out.itemsize if rows else _BLOCK
+    if n < _SHORT_ROW:
+        return False
+    places = (out.ctypes.data, own[0] if rows else n, array.ctypes.data, steps[0] if rows else n)
+    parallel_range(copy_rows, out.size, -(-out.nbytes // n), memcpy(), *places, n, out.nbytes)
+    return True
+
+
+@cache
+def _rows_known() -> bool:
+    from ..cpu.compiler import library
+
+    return library.supported()
+
+
 def _move(out: Any, array: Any) -> None:
     from ..cpu.elementwise.copy import mover
 
@@ -141,6 +180,9 @@ def by_threads(run: Any, work: int, *arrays: Any) -> None:
     """Call ``run(*arrays)`` for arrays of three dims and one shape, cut along the longest."""
     shape = arrays[0].shape
     longest = max(range(3), key=shape.__getitem__)
+    if longest == 0 or shape[0] >= _SIDE:
+        parallel_rows(run, work, shape[0], *arrays)
+        return
     parallel_slices(run, arrays, (longest,) * len(arrays), shape[longest], work)
 
 

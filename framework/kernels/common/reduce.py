@@ -3,28 +3,34 @@
 ``np.sum``, ``np.mean`` and ``np.max`` are Python around a ufunc's ``reduce``, and for a small array
 take three times as long as that. The numbers are the same.
 
-A large array is cut into chunks along a dim that is kept: each element of the result is
-computed by one thread, in the order in which NumPy always does, so that no bit depends on their
-number. A sum of everything to one number stays with one thread.
+Sums of many float32 are compiled (``cpu/reduction/sums.py``). All else that is large is cut into
+chunks along a dim that is kept. Each element of the result, or each part of one, is computed by one
+thread in one order, so that no bit depends on their number.
 """
 
 from __future__ import annotations
 
-from math import nan
+from math import nan, prod
 from typing import Any
 
 import numpy as np
 
 from ..runtime import threads, thresholds
-from .schedule import parallel_slices
+from .schedule import parallel_range, parallel_rows, parallel_slices
 
+_PART = 1 << 14  # elements of a sum of everything that one thread adds up, at least
+_MOST_PARTS = 1 << 12  # of these: their sums are memory that no ledger counts
 _LINE = 16  # places along the kept dim that stay together: NumPy goes through single ones otherwise
+
+_float32 = np.dtype(np.float32)
 
 
 def total(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
     """Add up over ``axis`` (an int or several), in the dtype of ``out``."""
     if xp is np:
-        _reduce(np.add, x, axis, out, keepdims)
+        large = x.size >= thresholds.COMPILED_SUM
+        if not large or not _compiled_sum(x, axis, out):
+            _reduce(np.add, x, axis, out, keepdims)
     else:
         xp.sum(x, axis=axis, dtype=out.dtype, keepdims=keepdims, out=out)
 
@@ -56,6 +62,35 @@ def smallest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> Non
     else:
         # Without `out`: CuPy's min takes it for a dtype where CUB reduces.
         xp.copyto(out, xp.min(x, axis=axis, keepdims=keepdims))
+
+
+def _compiled_sum(x: Any, axis: Any, out: Any) -> bool:
+    # Whether a compiled loop did it: of float32 without gaps, over dims that are neighbors.
+    kinds = x.dtype, out.dtype
+    if kinds != (_float32, _float32) or not x.flags.c_contiguous or not x.flags.aligned:
+        return False
+    if not out.flags.c_contiguous or not out.flags.aligned:
+        return False
+    axes = sorted({d % x.ndim for d in ((axis,) if isinstance(axis, int) else axis)})
+    if not axes or axes[-1] - axes[0] != len(axes) - 1:
+        return False
+    from ..cpu.reduction import sums
+
+    count = prod(x.shape[: axes[0]])
+    columns = prod(x.shape[axes[-1] + 1 :])
+    n = x.size // (count * columns)
+    flat = out.reshape(count, columns)
+    if columns > 1:
+        blocks = count * -(-columns // sums.WIDE)
+        parallel_range(sums.of_columns, x.size, blocks, flat, x.reshape(count, n, columns))
+    elif count > 1:
+        parallel_rows(sums.of_rows, x.size, count, flat.reshape(-1), x.reshape(count, n))
+    else:
+        part = max(_PART, n // _MOST_PARTS)
+        found = np.empty(-(-n // part))
+        parallel_range(sums.of_parts, n, found.size, found, x.reshape(-1), part)
+        out[...] = np.add.reduce(found)
+    return True
 
 
 def _reduce(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> None:

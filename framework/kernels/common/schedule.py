@@ -7,7 +7,7 @@ there are. Whatever cuts arrays goes through :func:`parallel_slices`:
 
 ====================== ==============================================================
 :func:`parallel_rows`  compiled loops over flat arrays or rows: the first dim
-:func:`in_chunks`      NumPy's calls of an op declared ``elementwise``: a dim that is long enough
+``shared_ufuncs``      NumPy's calls of an op declared ``elementwise``: rows
 ``copy``               copies of three dims: the longest
 ``reduce``             sums: a dim that is kept, some columns at a time
 ====================== ==============================================================
@@ -21,12 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
 from ..runtime import threads, thresholds
-
-_FEW = 16  # places along a dim that make chunks that are even enough
 
 
 def parallel_slices(
@@ -117,54 +114,3 @@ def _shared(run: Any, work: int, n: int, args: tuple[Any, ...], cut: int | None 
     rounds = max(1, min(4, work // (workers * thresholds.CHUNK)))
     chunks = min(n, workers * rounds)  # as many for each, where none is excluded
     return work_pool.share(run, args, n, cut, chunks, workers)
-
-
-def in_chunks(kernel: Callable[..., None], shape: tuple[int, ...], rows: bool) -> Any:
-    """NumPy's kernel, called on chunks of its arrays by several threads.
-
-    A kernel of several passes goes over each chunk as often. Smaller ones that stay in a core's
-    own cache were no faster where this was written.
-
-    Args:
-        kernel: Elementwise.
-        shape: Of its results; its inputs broadcast to that.
-        rows: Only along the first dim that is not 1, which leaves contiguous arrays contiguous.
-
-    Returns:
-        A kernel, or the given one where chunks would not pay. A plan decides it once, from shapes:
-        small calls pay nothing.
-    """
-    elements = prod(shape)
-    if elements < thresholds.NUMPY_THREADS:
-        return kernel
-    axis = _axis(shape, rows)
-    if axis is None:
-        return kernel
-    n, after = shape[axis], len(shape) - axis
-
-    def chunked(xp: Any, *arrays: Any, **attributes: Any) -> None:
-        axes = [_place(a, n, after) for a in arrays]
-
-        def run(*some: Any) -> None:
-            kernel(xp, *some, **attributes)
-
-        parallel_slices(run, arrays, axes, n, elements)
-
-    chunked.__wrapped__ = kernel  # type: ignore[attr-defined]  # an estimate asks whose it is
-    return chunked
-
-
-def _axis(shape: tuple[int, ...], rows: bool) -> int | None:
-    # The first dim that is long enough, else the longest.
-    longest = max(range(len(shape)), key=lambda d: shape[d])
-    first = next(d for d, n in enumerate(shape) if n > 1)
-    if rows:
-        return first if shape[first] >= 2 else None
-    return next((d for d, n in enumerate(shape) if n >= _FEW), longest)
-
-
-def _place(array: Any, n: int, after: int) -> int | None:
-    # Which dim of an operand is the one that is cut; None if it is the same for all chunks.
-    ndim = getattr(array, "ndim", 0)
-    k = ndim - after
-    return k if 0 <= k < ndim and array.shape[k] == n else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import numpy as np
+from .shared_ufuncs import is_numpy
 
 
 def special(xp: Any) -> Any:
     """Return the module of special functions for an array module."""
-    if xp is np:
+    if is_numpy(xp):
         return import_module("scipy.special")
     if xp.__name__ == "cupy":
         return import_module("cupyx.scipy.special")

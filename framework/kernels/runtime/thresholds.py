@@ -60,8 +60,22 @@ Between 2^13 and 2^21 it makes no difference on an idle machine; on a busy one, 
 the rest of his to others.
 """
 
-NUMPY_THREADS = 1 << 20
-"""Elements of a result from which NumPy's own call is cut into chunks.
+COMPILED_SUM = 1 << 14
+"""Elements of a sum from which it is a compiled loop."""
+
+SHARED_UFUNC = 1 << 16
+"""Elements from which NumPy's elementwise functions are called by way of threads that may share
+them (``kernels/common/shared_ufuncs.py``)."""
+
+UFUNC_THREAD = 1 << 17
+"""Elements of such a call that a thread must have.
+
+Two threads take 1.8 (``add``) and 0.85 (``exp``) times the time of one for 2^16 elements, 1.0 and
+0.7 for 2^18, 0.55 and 0.6 for 2^20.
+"""
+
+NUMPY_THREADS = 1 << 21
+"""Elements from which NumPy's own call is cut into slices, by threads of Python.
 
 Two threads take 1.0 (``exp``) to 1.6 (``add``) times the time of one for 2^19 elements, 0.7 to 1.2
 for 2^20, 0.6 to 0.7 for 2^21.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...autograd.node import Node, attach, edge_to
 from ...autograd.view_history import check_writable
 from ...device import device
@@ -15,6 +13,7 @@ from ...dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ...dtypes import dtype as dtype_class
 from ...kernels.common import copy as copies
 from ...kernels.common.float8 import LARGEST, saturated_copy, saturates
+from ...kernels.common.shared_ufuncs import is_numpy
 from ...kernels.cuda import float8 as float8_on_gpu
 from ...kernels.runtime import thresholds
 from ...memory.ledger import SAVED, TEMPORARY
@@ -38,7 +37,7 @@ def cast_into(xp, out, source) -> None:
             source = fitted(source, BY_NUMPY[out.dtype])
     kind = getattr(source, "dtype", None)
     if kind is not None and saturates(out.dtype, kind):  # a number was checked by fitted
-        if xp is np:
+        if is_numpy(xp):
             saturated_copy(out, source)
             return
         source = xp.clip(source.astype("float32"), -LARGEST, LARGEST)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from math import log
 
-import numpy as np
-
 from ...dtypes import bool_, float64
 from ...kernels.common.elementwise import same_shape_float32
+from ...kernels.common.shared_ufuncs import is_numpy
 from ...kernels.common.special_functions import special
 from ...kernels.formula.functions import exp as exp_of
 from ...kernels.formula.functions import log as log_of
@@ -137,7 +136,9 @@ def complex_logaddexp(xp, out, a, b):
     swap = b.real > a.real
     large, small = xp.where(swap, b, a), xp.where(swap, a, b)
     rest = xp.exp(small - large)
-    value = large + (xp.log1p(rest) if xp is np else xp.log(rest + 1))  # CuPy's takes no complex
+    value = large + (
+        xp.log1p(rest) if is_numpy(xp) else xp.log(rest + 1)
+    )  # CuPy's takes no complex
     even = (a.real == b.real) & xp.isinf(a.real)  # inf - inf would be NaN
     both = xp.where(a.real < 0, a, xp.log(xp.exp(a) + xp.exp(b)))
     xp.copyto(out, xp.where(even, both, value))

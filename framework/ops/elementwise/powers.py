@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from ...dtypes import BOOL, int64
+from ...kernels.common.shared_ufuncs import is_numpy
 from ...tensor import Tensor
 from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.fill import zeros_like
@@ -67,7 +68,7 @@ def pow(xp, out, input, exponent):
             if exponent == -1:
                 xp.reciprocal(input, out=out)
                 return
-            if xp is np and exponent in _PRODUCTS:
+            if is_numpy(xp) and exponent in _PRODUCTS:
                 multiply = partial(_multiplied, n=int(exponent))
                 if np.may_share_memory(out, input):  # in place: what is written is read again
                     buffered(np, lambda out, base: multiply(out, base.copy()), out, input)

@@ -7,6 +7,7 @@ tensor is in ``repeat.py``, padding in ``pad.py``.
 from __future__ import annotations
 
 from ...autograd import given_ops
+from ...kernels.common.copy import place
 from ...spec import Size, Spec
 from ...tensor import Tensor
 from ..inplace import need_separate
@@ -52,7 +53,7 @@ def _cat(xp, out, *tensors, dim):
         if not array.size:
             continue
         stop = start + array.shape[dim]
-        out[(*head, slice(start, stop))] = array
+        place(xp, out[(*head, slice(start, stop))], array)
         start = stop
 
 
@@ -132,7 +133,7 @@ def _stack(xp, out, *tensors, dim):
     """Stack along a new dim."""
     head = (slice(None),) * dim
     for k, array in enumerate(tensors):
-        out[(*head, k)] = array
+        place(xp, out[(*head, k, ...)], array)
 
 
 @_stack.vjp("tensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...kernels.common.copy import place
 from ..registry import function, op
 from .cat import atleast_2d, cat
 
@@ -41,7 +42,7 @@ def _pad(xp, out, input, *, before, after, value):
         inner = target[:d]
         out[(*inner, slice(0, target[d].start))] = value
         out[(*inner, slice(target[d].stop, None))] = value
-    out[target] = input[source]
+    place(xp, out[target], input[source])
 
 
 @_pad.vjp("input")

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from ...data_dependence import require_values
 from ...dtypes import int64
+from ...kernels.common.copy import place
 from ...kernels.common.schedule import parallel_rows
 from ...kernels.common.strided import bits
 from ...tensor import Tensor
@@ -155,7 +156,7 @@ def _roll_samples(make):
 def _roll(xp, out, input, *, shifts, dims):
     """Roll along ``dims``, circularly."""
     for target, source in _roll_slices(input.shape, shifts, dims):
-        out[target] = input[source]
+        place(xp, out[target], input[source])
 
 
 @_roll.vjp("input")
@@ -196,7 +197,7 @@ def _flip(xp, out, input, *, dims):
     """Reverse the order of elements along ``dims``."""
     back = slice(None, None, -1)
     key = tuple([back if d in dims else slice(None) for d in range(input.ndim)])
-    out[...] = input[key]
+    place(xp, out, input[key])
 
 
 @_flip.kernel(

@@ -15,10 +15,12 @@ The loops take any strides, so one signature for each pair of types is all there
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from functools import cache
 from typing import Any
 
+from ..support.atomics import call_words
 from ..support.jit import compiled, deferred, has, spelled
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
@@ -201,6 +203,34 @@ _vector: Any = spelled(_vector_code)
 _fill: Any = spelled(_fill_code)
 converted: Any = spelled(_converted_code)
 widened: Any = spelled(_widened_code)
+
+
+@compiled(signature="i8,i8,i8,i8,i8,i8,i8,i8,i8")
+def copy_rows(
+    function: int, out: int, step: int, x: int, step_x: int, n: int, total: int, start: int,
+    stop: int,
+) -> None:  # fmt: skip
+    """Copy rows ``start`` to ``stop`` as they are.
+
+    Args:
+        function: Address of C's ``memcpy``.
+        out: Address of the first row of the result.
+        step: Bytes from one of its rows to the next.
+        x: Address of the first row of the source.
+        step_x: Bytes from one of its rows to the next.
+        n: Bytes of a row.
+        total: Of all rows: the last one may be shorter.
+        start: The first row.
+        stop: Behind the last.
+    """
+    for k in range(start, stop):
+        call_words(function, (out + k * step, x + k * step_x, min(n, total - k * n)))
+
+
+@cache
+def memcpy() -> int:
+    """Return the address of C's ``memcpy``."""
+    return ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
 
 
 def _move(out: Any, x: Any) -> None:
