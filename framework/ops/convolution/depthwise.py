@@ -5,14 +5,19 @@ Channels are independent: threads take a chunk of them each, and there is no scr
 
 from __future__ import annotations
 
-from ...kernels.runtime import threads
+from ...kernels.common.schedule import parallel_range
 from .sizes import INPUT, OUT, Route, as_3d, given_bias, volumes
+
+_MUCH = 1 << 40  # additions: the route has decided whether threads take part
 
 
 class _Depthwise(Route):
-    def split(self, loop, count: int) -> None:
-        """Call ``loop(start, stop)`` for a chunk of ``count`` channels for each thread."""
-        threads.parallel_chunks(lambda _, *chunk: loop(*chunk), count, min(self.threads, count))
+    def split(self, kernel, count: int, *arguments) -> None:
+        """Call ``kernel(*arguments, start, stop)`` for chunks of ``count`` channels."""
+        if self.threads == 1:
+            kernel(*arguments, 0, count)
+        else:
+            parallel_range(kernel, _MUCH, count, *arguments)
 
 
 class Sliding(_Depthwise):
@@ -25,23 +30,14 @@ class Sliding(_Depthwise):
         sizes, low, dilation = self.sizes, self.sizes.low, tuple(self.sizes.dilation)
         windows, given = weight.reshape(weight.shape[0], *sizes.kernel), given_bias(weight, bias)
         if sizes.side == OUT:
-            self.split(
-                lambda start, stop: slide(y, x, windows, given, low, dilation, False, start, stop),
-                y.shape[1],
-            )
+            self.split(slide, y.shape[1], y, x, windows, given, low, dilation, False)
         elif sizes.side == INPUT:  # which is the convolution with windows turned around
             low = tuple(
                 (k - 1) * d - p for k, d, p in zip(sizes.kernel, dilation, low, strict=True)
             )
-            self.split(
-                lambda start, stop: slide(x, y, windows, given, low, dilation, True, start, stop),
-                x.shape[1],
-            )
+            self.split(slide, x.shape[1], x, y, windows, given, low, dilation, True)
         else:
-            self.split(
-                lambda start, stop: slide_weight(windows, x, y, low, dilation, start, stop),
-                weight.shape[0],
-            )
+            self.split(slide_weight, weight.shape[0], windows, x, y, low, dilation)
 
 
 class Depthwise(_Depthwise):
@@ -56,17 +52,8 @@ class Depthwise(_Depthwise):
         windows, given = weight.reshape(-1, *as_3d(sizes.kernel, 1)), given_bias(weight, bias)
         x, y = volumes(x), volumes(y)
         if sizes.side == OUT:
-            self.split(
-                lambda start, stop: loops.depthwise(y, x, windows, given, *steps, start, stop),
-                weight.shape[0],
-            )
+            self.split(loops.depthwise, weight.shape[0], y, x, windows, given, *steps)
         elif sizes.side == INPUT:
-            self.split(
-                lambda start, stop: loops.depthwise_input_grad(x, y, windows, *steps, start, stop),
-                x.shape[1],
-            )
+            self.split(loops.depthwise_input_grad, x.shape[1], x, y, windows, *steps)
         else:
-            self.split(
-                lambda start, stop: loops.depthwise_weight_grad(windows, x, y, *steps, start, stop),
-                weight.shape[0],
-            )
+            self.split(loops.depthwise_weight_grad, weight.shape[0], windows, x, y, *steps)

@@ -25,9 +25,10 @@ from ...kernels.common.layout import (
     flatten_repeated_grad,
     worth_compiling,
 )
+from ...kernels.common.schedule import parallel_range
 from ...kernels.cuda import bitmask as on_gpu
 from ...kernels.cuda.kernel import is_float
-from ...kernels.runtime import threads, thresholds
+from ...kernels.runtime import thresholds
 from ...modes import local
 from ...spec import Spec
 from ...tensor import Tensor
@@ -187,7 +188,7 @@ def parallel_tiles(loop, elements, *arrays) -> None:
     """Run a loop of ``kernels/cpu/elementwise/bitmask.py`` over all tiles, in parallel.
 
     Args:
-        loop: Its name; it takes (first, last, *arrays).
+        loop: Its name; it takes (*arrays, first, last).
         elements: How many.
         *arrays: Arrays and numbers.
     """
@@ -196,8 +197,7 @@ def parallel_tiles(loop, elements, *arrays) -> None:
 
         _modules[:] = [loops]
     run = getattr(_modules[0], loop)
-    tiles = -(-elements // TILE)
-    threads.parallel_for(lambda first, last: run(first, last, *arrays), elements, tiles)
+    parallel_range(run, elements, -(-elements // TILE), *arrays)
 
 
 # The gradient

@@ -17,7 +17,7 @@ _NONE = np.uint8(0)
 
 
 @compiled
-def relu(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
+def relu(out: Any, bitmask: Any, x: Any, first: int, last: int) -> None:
     """``max(x, 0)``, and the bits of what is not at most 0."""
     for tile in range(first, last):
         here = bitmask[tile * 512 : (tile + 1) * 512]
@@ -34,7 +34,7 @@ def relu(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
 
 
 @compiled(fastmath=FUSED)
-def leaky_relu(first: int, last: int, out: Any, bitmask: Any, x: Any, slope: float) -> None:
+def leaky_relu(out: Any, bitmask: Any, x: Any, slope: float, first: int, last: int) -> None:
     """``max(x, 0) + slope * min(x, 0)``, and the bits of what is above 0."""
     factor = x.dtype.type(slope)
     for tile in range(first, last):
@@ -53,8 +53,6 @@ def leaky_relu(first: int, last: int, out: Any, bitmask: Any, x: Any, slope: flo
 
 @compiled
 def limit(
-    first: int,
-    last: int,
     out: Any,
     bitmask: Any,
     x: Any,
@@ -62,6 +60,8 @@ def limit(
     highest: float,
     floor: float,
     ceiling: float,
+    first: int,
+    last: int,
 ) -> None:
     """``min(max(x, lowest), highest)``; bits of numbers not ``<= floor`` and not ``>= ceiling``.
 
@@ -85,7 +85,7 @@ def limit(
 
 @compiled
 def threshold(
-    first: int, last: int, out: Any, bitmask: Any, x: Any, bound: float, value: float
+    out: Any, bitmask: Any, x: Any, bound: float, value: float, first: int, last: int
 ) -> None:
     """``x``, or ``value`` where that is at most ``bound``, and the bits of the others."""
     end, rest = x.dtype.type(bound), x.dtype.type(value)
@@ -104,7 +104,7 @@ def threshold(
 
 
 @compiled
-def hardsigmoid(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
+def hardsigmoid(out: Any, bitmask: Any, x: Any, first: int, last: int) -> None:
     """``min(max(x + 3, 0), 6) / 6``, and the bits of results between 0 and 1."""
     kind = x.dtype.type
     zero, three, six = kind(0), kind(3), kind(6)
@@ -124,7 +124,7 @@ def hardsigmoid(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
 
 
 @compiled
-def absolute_error(first: int, last: int, out: Any, above: Any, apart: Any, x: Any, y: Any) -> None:
+def absolute_error(out: Any, above: Any, apart: Any, x: Any, y: Any, first: int, last: int) -> None:
     """``|x - y|``, and the bits of ``x > y`` and of ``x != y``."""
     for tile in range(first, last):
         here, there = above[tile * 512 : (tile + 1) * 512], apart[tile * 512 : (tile + 1) * 512]
@@ -144,7 +144,7 @@ def absolute_error(first: int, last: int, out: Any, above: Any, apart: Any, x: A
 
 @compiled
 def choose(
-    first: int, last: int, out: Any, grad: Any, bitmask: Any, inside: float, outside: float
+    out: Any, grad: Any, bitmask: Any, inside: float, outside: float, first: int, last: int
 ) -> None:
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0.
 
@@ -174,7 +174,7 @@ def choose(
 
 
 @compiled
-def signs(first: int, last: int, out: Any, grad: Any, above: Any, apart: Any) -> None:
+def signs(out: Any, grad: Any, above: Any, apart: Any, first: int, last: int) -> None:
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0.
 
     ``grad`` may have one element, for all.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime import threads
+from ...common.schedule import parallel_range
 from ..support.jit import compiled
 from .philox import philox4
 
@@ -42,13 +42,12 @@ def dropout(
     numbers = kind(scale), kind(shift), kind(value), shift != 0, value != 0
     begin, none = np.uint64(counter & 0xFFFFFFFFFFFFFFFF), threshold >> 32 > 0
 
-    def run(start: int, stop: int) -> None:
-        _dropout(out, x, np.uint64(seed), begin, least, none, *numbers, start, stop)
-
+    arguments = out, x, np.uint64(seed), begin, least, none, *numbers
+    tiles = -(-x.size // (4 * _AT_ONCE))
     if together:
-        run(0, -(-x.size // (4 * _AT_ONCE)))
-        return
-    threads.parallel_for(run, 4 * x.size, -(-x.size // (4 * _AT_ONCE)))
+        _dropout(*arguments, 0, tiles)
+    else:
+        parallel_range(_dropout, 4 * x.size, tiles, *arguments)
 
 
 @compiled
