@@ -24,7 +24,7 @@ from .float8 import saturated_copy, saturates
 from .schedule import parallel_range, parallel_rows, parallel_slices
 
 _SHORT = 1 << 10  # elements below which three dims are not worth a call
-_SHORT_ROW = 256  # bytes of a row below which NumPy's copy is as fast
+_SHORT_ROW = 64  # bytes of a row below which NumPy's copy is as fast
 _BLOCK = 1 << 13  # elements, or bytes, of a row of what has none of its own
 _SIDE = 16  # of the squares that are transposed at a time
 
@@ -134,6 +134,8 @@ def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
             return False
         if min(sizes[k] for k in order[-2:]) < _SIDE:
             return False
+    if len(sizes) == 1 and sizes[0] % _BLOCK == 0:
+        sizes, order, outer = [sizes[0] // _BLOCK, 1, _BLOCK], [0, 1, 2], []
     out, array = (a.transpose(axes).reshape(sizes).transpose(order) for a in (out, array))
     while out.ndim < 3:
         out, array = out[None], array[None]
@@ -145,16 +147,19 @@ def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
 def _rows_copied(out: Any, array: Any, sizes: Any, steps: Any, own: Any) -> bool:
     # Whether threads of compiled code copied rows that lie alike.
     several = threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1
-    if not several or len(sizes) > 2 or not _rows_known():
+    if not several or len(sizes) > 3 or not _rows_known():
         return False
     from ..cpu.elementwise.copy import copy_rows, memcpy
 
-    rows = len(sizes) == 2
-    n = sizes[-1] * out.itemsize if rows else _BLOCK
+    if len(sizes) == 1:
+        n, rows, to, source = _BLOCK, 1, (_BLOCK, 0), (_BLOCK, 0)
+    else:
+        n, rows = sizes[-1] * out.itemsize, sizes[-2]
+        to, source = (0, *own)[-3:-1], (0, *steps)[-3:-1]
     if n < _SHORT_ROW:
         return False
-    places = (out.ctypes.data, own[0] if rows else n, array.ctypes.data, steps[0] if rows else n)
-    parallel_range(copy_rows, out.size, -(-out.nbytes // n), memcpy(), *places, n, out.nbytes)
+    places = (out.ctypes.data, *to), (array.ctypes.data, *source)
+    parallel_range(copy_rows, out.size, -(-out.nbytes // n), memcpy(), *places, rows, n, out.nbytes)
     return True
 
 

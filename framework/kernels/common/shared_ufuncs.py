@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..runtime import threads, thresholds
-from .copy import merged
+from .copy import copy, merged
 from .schedule import parallel_range, parallel_slices
 
 _LINE = 1 << 12  # elements of a row where arrays have none of their own
@@ -84,7 +84,10 @@ class _Module:
         return found
 
     def copyto(self, out: Any, source: Any, casting: Any = "same_kind", where: Any = True) -> None:
-        """Copy, on slices by threads of Python where the arrays are large."""
+        """Copy; with a mask, on slices by threads of Python where the arrays are large."""
+        if where is True and getattr(source, "dtype", None) == out.dtype:
+            copy(out, source)
+            return
         copied = partial(_copied, casting=casting)
         if out.size < thresholds.NUMPY_THREADS or not _by_slices(copied, (source, where), out):
             copied(source, where, out=out)
@@ -103,10 +106,21 @@ def _shared(ufunc: Any, *inputs: Any, out: Any = None, **options: Any) -> Any:
         *inputs, out = inputs  # type: ignore[assignment]
     if options or not isinstance(out, np.ndarray) or out.size < thresholds.SHARED_UFUNC:
         return ufunc(*inputs, out=out, **options)
+    ones = [_one(x) for x in inputs]
+    if all(x is not None for x in ones):
+        copy(out, ufunc(*ones, out=np.empty((1,) * out.ndim, out.dtype)))
+        return out
     small = out.size < thresholds.NUMPY_THREADS
     if not _by_loops(ufunc, inputs, out) and (small or not _by_slices(ufunc, inputs, out)):
         ufunc(*inputs, out=out)
     return out
+
+
+def _one(x: Any) -> Any:
+    # The only element of an operand, as of a gradient that repeats a number; None if it has more.
+    if not isinstance(x, np.ndarray):
+        return x
+    return None if any(x.strides) or not x.size else x[(slice(0, 1),) * x.ndim]
 
 
 def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:

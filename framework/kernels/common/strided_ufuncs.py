@@ -17,6 +17,8 @@ def negate(xp, input, out) -> None:
     kind = input.dtype.kind
     if kind not in "fiu" or _dense(input, out):
         xp.negative(input, out=out)
+    elif input.size and not any(input.strides):  # a gradient that repeats one number
+        xp.copyto(out, -input[(slice(0, 1),) * input.ndim])
     else:
         xp.subtract(-0.0 if kind == "f" else 0, input, out=out)
 

@@ -98,6 +98,11 @@ def _relu(xp, out, input):
     xp.maximum(input, 0, out=out)
 
 
+@_relu.loop()
+def _(input):
+    return 0 if input <= 0 else input  # NaN is not
+
+
 @_relu.vjp("input")
 def _(g, out):
     return _window(g, out, low=0.0, high=INFINITY, outside=0.0, nan_inside=True)

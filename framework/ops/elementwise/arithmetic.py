@@ -8,6 +8,7 @@ import numpy as np
 
 from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
 from ...kernels.common.mixed_dtype import converting_arithmetic
+from ...kernels.common.shared_ufuncs import is_numpy
 from ...kernels.common.strided_ufuncs import negate
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
@@ -492,6 +493,11 @@ def sign(xp, out, mask, input):
         xp.copyto(out, 0, where=mask)
 
 
+@sign.loop()
+def _(input):
+    return 1 if input > 0 else -1 if input < 0 else 0
+
+
 @sign.vjp("input")
 def _(g):
     return zeros_like(g)
@@ -499,7 +505,7 @@ def _(g):
 
 def buffered(xp, f, out, *inputs):
     """Run ``f(out, *inputs)`` elementwise in small tiles, so that temporaries stay small."""
-    if xp is not np:
+    if not is_numpy(xp):
         f(out, *inputs)
         return
     flags = ["external_loop", "buffered", "zerosize_ok"]

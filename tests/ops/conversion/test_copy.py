@@ -195,3 +195,50 @@ def test_threads_copy_alike(wanted, monkeypatch):
             out = np.empty(view.shape, dtype)
             copy(out, view)
             np.testing.assert_array_equal(out, plain(view, dtype))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_copies_by_threads(seed, monkeypatch):
+    random = np.random.default_rng(seed)
+    for name in ("UFUNC_THREAD", "SHARED", "THREAD", "COPY_THREAD", "COMPILED_MOVE"):
+        monkeypatch.setattr(thresholds, name, 1)
+    monkeypatch.setattr(threads, "_wanted", 2)
+    dtype = random.choice(["u1", "f4", "f8", "i8"])
+    ndim = random.integers(1, 5)
+    sizes = random.integers(1, [8, 30, 60, 400][-ndim:])
+
+    def drawn(shape):
+        # An array of that shape, without gaps or with, that fills its memory with other numbers.
+        wide = [n + random.integers(0, 3) * random.integers(0, 2) for n in shape]
+        whole = random.integers(0, 100, wide).astype(dtype)
+        part = tuple(slice(w - n, None) for n, w in zip(shape, wide, strict=True))
+        return whole, part
+
+    (whole, part), (source, of_source) = drawn(sizes), drawn(sizes)
+    array = source[of_source]
+    if random.random() < 0.2:
+        array = np.broadcast_to(array[:1, ...], sizes)
+    expected = whole.copy()
+    expected[part] = array
+    copy(whole[part], array)
+    assert whole.tobytes() == expected.tobytes()
+
+
+def test_rows_are_copied_by_compiled_threads(monkeypatch):
+    from lowtide.framework.kernels.cpu.elementwise import copy as kernels
+
+    for name in ("UFUNC_THREAD", "SHARED"):
+        monkeypatch.setattr(thresholds, name, 1)
+    monkeypatch.setattr(threads, "_wanted", 2)
+    calls = []
+    run = copies.parallel_range
+    monkeypatch.setattr(copies, "parallel_range", lambda *args: calls.append(args) or run(*args))
+    x = np.random.default_rng(0).random((6, 40, 500))
+    cases = x, x[1:], x[:, 1:], x[:, :, 1:], x[1:, 1:, 1:], x[::2]
+    for source in cases:
+        out = np.empty(source.shape)
+        copy(out, source)
+        assert np.array_equal(out, source)
+    assert [c[0] for c in calls] == [kernels.copy_rows] * len(cases)
+    copy(np.empty((6, 40, 250)), x[:, :, ::2])
+    assert len(calls) == len(cases)

@@ -205,26 +205,27 @@ converted: Any = spelled(_converted_code)
 widened: Any = spelled(_widened_code)
 
 
-@compiled(signature="i8,i8,i8,i8,i8,i8,i8,i8,i8")
+@compiled(signature="i8,i8x3,i8x3,i8,i8,i8,i8,i8")
 def copy_rows(
-    function: int, out: int, step: int, x: int, step_x: int, n: int, total: int, start: int,
-    stop: int,
-) -> None:  # fmt: skip
+    function: int, out: Any, x: Any, rows: int, n: int, total: int, start: int, stop: int
+) -> None:
     """Copy rows ``start`` to ``stop`` as they are.
 
     Args:
         function: Address of C's ``memcpy``.
-        out: Address of the first row of the result.
-        step: Bytes from one of its rows to the next.
-        x: Address of the first row of the source.
-        step_x: Bytes from one of its rows to the next.
+        out: Address of the first row of the result; bytes from plane to plane, from row to row.
+        x: The same of the source.
+        rows: Rows of a plane.
         n: Bytes of a row.
         total: Of all rows: the last one may be shorter.
-        start: The first row.
+        start: The first row, counted over all planes.
         stop: Behind the last.
     """
     for k in range(start, stop):
-        call_words(function, (out + k * step, x + k * step_x, min(n, total - k * n)))
+        plane, row = k // rows, k % rows
+        to = out[0] + plane * out[1] + row * out[2]
+        source = x[0] + plane * x[1] + row * x[2]
+        call_words(function, (to, source, min(n, total - k * n)))
 
 
 @cache
