@@ -31,11 +31,6 @@ def silu(n: int) -> Call:
     return lambda: F.silu(x)
 
 
-def relu(n: int) -> Call:
-    x = lt.randn(n, requires_grad=True)
-    return lambda: F.relu(x)
-
-
 def cross_entropy(n: int) -> Call:
     x, y = lt.randn(max(1, n // 8), 8, requires_grad=True), lt.randint(0, 8, (max(1, n // 8),))
     return lambda: F.cross_entropy(x, y)
@@ -51,9 +46,20 @@ def add(n: int) -> Call:
     return lambda: x + y
 
 
-def exp(n: int) -> Call:
+def total(n: int) -> Call:
     x = lt.randn(n)
-    return lambda: x.exp()
+    return lambda: x.sum()
+
+
+def squared(n: int) -> Call:
+    x, y = lt.randn(n, requires_grad=True), lt.randn(n)
+    return lambda: F.mse_loss(x, y)
+
+
+def where(n: int) -> Call:
+    x, y = lt.randn(n), lt.randn(n)
+    chosen = x > 0
+    return lambda: lt.where(chosen, x, y)
 
 
 def adamw(n: int) -> Call:
@@ -78,9 +84,11 @@ FROM: dict[str, tuple[Callable[[int], Call], range]] = {
     "COMPILED_HEAVY": (cross_entropy, range(2, 17, 2)),
     "COMPILED_MOVE": (transposed, range(8, 19, 2)),
     "COMPILED_STEP": (adamw, range(2, 19, 2)),
-    "THREAD": (relu, range(14, 23, 2)),
+    "COMPILED_SUM": (total, range(10, 21, 2)),
+    "THREAD": (squared, range(14, 23, 2)),
     "SHARED": (silu, range(12, 21, 2)),
-    "NUMPY_THREADS": (exp, range(15, 24, 2)),
+    "UFUNC_THREAD": (add, range(16, 23, 2)),
+    "NUMPY_THREADS": (where, range(17, 26, 2)),
     "PRODUCT_THREAD": (attention, range(19, 28, 2)),
 }
 """Name: what takes another way from so many elements or operations on, exponents of 2 to try."""

@@ -108,6 +108,7 @@ def test_compiled_sums_are_float64s_and_no_thread_changes_a_bit(shape, axis, mon
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     expected = x.astype(np.float64).sum(axis)
     bound = 2e-6 * np.abs(x).astype(np.float64).sum(axis) / np.sqrt(x.size / expected.size) + 1e-6
+    monkeypatch.setattr(thresholds, "COMPILED_SUM", 1)
     found = []
     for wanted in (1, 2, 2):
         monkeypatch.setattr(threads, "_wanted", wanted)
@@ -119,7 +120,8 @@ def test_compiled_sums_are_float64s_and_no_thread_changes_a_bit(shape, axis, mon
 
 
 @pytest.mark.parametrize("axis", [0, 1, (0, 1)])
-def test_compiled_sums_of_what_is_not_finite(axis):
+def test_compiled_sums_of_what_is_not_finite(axis, monkeypatch):
+    monkeypatch.setattr(thresholds, "COMPILED_SUM", 1)
     x = np.ones((130, 300), np.float32)
     x[3, 7], x[5, 7], x[5, 9], x[9, 9] = np.inf, -np.inf, np.inf, np.inf
     x[70, 200] = np.nan

@@ -60,8 +60,11 @@ Between 2^13 and 2^21 it makes no difference on an idle machine; on a busy one, 
 the rest of his to others.
 """
 
-COMPILED_SUM = 1 << 14
-"""Elements of a sum from which it is a compiled loop."""
+COMPILED_SUM = 1 << 16
+"""Elements of a sum from which it is a compiled loop.
+
+It takes 1.4 times NumPy's time for 2^14 elements, 0.9 for 2^16, 0.4 for 2^18.
+"""
 
 SHARED_UFUNC = 1 << 16
 """Elements from which NumPy's elementwise functions are called by way of threads that may share

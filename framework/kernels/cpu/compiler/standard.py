@@ -21,13 +21,15 @@ convolution.depthwise_stride1 slide_weight f4:3C,f4:4C,f4:4C,i8x2,i8x2,i8,i8 con
 convolution.direct collect f4:3C,f4:2C,i8,i8x2,i8:1C,i8 -
 convolution.direct convolve f4:5C,f4:1C,f4:1C,f4:1C,f4:5C,f4:1C,f4:1C,i8,i8x2,i8x2,i8,i8x2,i8:2C,i8x3,i8x3,i8:1C,i8:1C,i8:2C,i8x3 -
 convolution.direct sum_windows f4:1C,f4:1C,f4:1C,f4:5C,f4:5C,i8,i8x2,i8x2,i8x3,i8x3,i8x3,i8x3,i8x3,i8:1C,i8:1C -
-elementwise.bitmask absolute_error i8,i8,f4:1C,u1:1C,u1:1C,f4:1C,f4:1C -
-elementwise.bitmask choose i8,i8,f4:1C,f4:1C,u1:1C,f8,f8 -
-elementwise.bitmask leaky_relu i8,i8,f4:1C,u1:1C,f4:1C,f8 contract
-elementwise.bitmask limit i8,i8,f4:1C,u1:1C,f4:1C,f8,f8,f8,f8 -
-elementwise.bitmask relu i8,i8,f4:1C,u1:1C,f4:1C -
-elementwise.bitmask signs i8,i8,f4:1C,f4:1C,u1:1C,u1:1C -
+elementwise.bitmask absolute_error f4:1C,u1:1C,u1:1C,f4:1C,f4:1C,i8,i8 -
+elementwise.bitmask choose f4:1C,f4:1C,u1:1C,f8,f8,i8,i8 -
+elementwise.bitmask leaky_relu f4:1C,u1:1C,f4:1C,f8,i8,i8 contract
+elementwise.bitmask limit f4:1C,u1:1C,f4:1C,f8,f8,f8,f8,i8,i8 -
+elementwise.bitmask relu f4:1C,u1:1C,f4:1C,i8,i8 -
+elementwise.bitmask signs f4:1C,f4:1C,u1:1C,u1:1C,i8,i8 -
 elementwise.copy _move u4:3A,u4:3Ar -
+elementwise.copy copy_rows i8,i8x3,i8x3,i8,i8,i8,i8,i8 -
+elementwise.ufunc_loops walk i8,i8,i8x3,i8x3,i8x3,i8,i8,i8,i8 -
 indexing add f4:1C,f4:1C,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C -
 indexing add f4:1C,f4:1Cr,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C -
 indexing choose u4:1C,u1:1Cr,u4:1Cr,u4:1Cr,i8x4,i8x4,i8x4,i8x4,i8x4,b1 -
@@ -49,6 +51,7 @@ lowtide.framework.ops.activation.gelu _softplus_backward f4:1C,f4:1C,f4:1C,f8,f8
 lowtide.framework.ops.activation.gelu gelu[0] f4:1C,f4:1C contract
 lowtide.framework.ops.activation.gelu gelu[1] f4:1C,f4:1C contract
 lowtide.framework.ops.activation.gelu softplus f4:1C,f4:1C,f8,f8 contract
+lowtide.framework.ops.activation.relu _relu f4:1C,f4:1C contract
 lowtide.framework.ops.elementwise.unary _sigmoid_backward f4:1C,f4:1C,f4:1C -
 lowtide.framework.ops.elementwise.unary sigmoid f4:1C,f4:1C contract
 lowtide.framework.ops.loss.binary_cross_entropy _bce_with_logits_backward f4:1C,f4:1C,f4:1C,f4:1C contract
@@ -90,6 +93,8 @@ recurrent_sequence forward f4:3C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,b1,i8,i8 co
 recurrent_sequence pack f4:1C,f4:1C,i8,i8,b1 -
 reduction.scan cumsum f4:3C,f4:3C,b1 -
 reduction.sort sort u4:3C,i8:3C,u4:3C,u4:2C,i4:2C,i8,b1,i8,i8 -
+reduction.sums of_columns f4:2C,f4:3Cr,i8,i8 -
+reduction.sums of_parts f8:1C,f4:1Cr,i8,i8,i8 -
 support.work_pool _help i8,i8 -
 support.work_pool _run i8,i8,i8,i8,i8 -
 """

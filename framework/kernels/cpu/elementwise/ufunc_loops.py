@@ -121,4 +121,4 @@ def _is_right(ufunc: Any, dtypes: tuple[Any, ...], loop: tuple[int, int]) -> boo
     at = tuple(address(a) for a in (*arrays, arrays[-1])[:3])
     steps = tuple(a.itemsize for a in (*arrays, arrays[-1])[:3])
     walk(*loop, at, (0, 0, 0), steps, _TRIAL, _TRIAL, 0, 1)
-    return expected.dtype == dtypes[-1] and expected.tobytes() == arrays[-1].tobytes()
+    return bool(expected.dtype == dtypes[-1] and expected.tobytes() == arrays[-1].tobytes())
