@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from ..modes import no_grad, run_kernel
 from ..ops.creation.fill import empty
 from .json_structure import Values
 from .save_load import Encoded
+
+T = TypeVar("T")
 
 
 class Saving(Future[Path]):
@@ -66,7 +68,7 @@ def copied(encoded: Encoded) -> Encoded:
     return Encoded({k: _copied(v) for k, v in encoded.arrays.items()}, encoded.metadata)
 
 
-def start(held: list[Encoded], write: Callable[[Encoded], Path]) -> Saving:
+def start(held: list[T], write: Callable[[T], Path]) -> Saving:
     """Call ``write`` in a thread with what ``held`` holds, and let go of that afterwards."""
     saving = Saving()
     saving.set_running_or_notify_cancel()  # it cannot be cancelled any more
@@ -74,7 +76,7 @@ def start(held: list[Encoded], write: Callable[[Encoded], Path]) -> Saving:
     return saving
 
 
-def _run(saving: Saving, held: list[Encoded], write: Callable[[Encoded], Path]) -> None:
+def _run(saving: Saving, held: list[T], write: Callable[[T], Path]) -> None:
     try:
         path = write(held[0])
     except BaseException as error:

@@ -92,11 +92,11 @@ def _overlapping(t: Tensor, saved: Saved) -> Iterator[Piece]:
             yield piece
 
 
-def verify_pieces(key: str, t: Tensor, saved: Saved, files: Files) -> None:
-    """Compare the checksums of all entries that a tensor needs.
+def require_rows(key: str, t: Tensor, saved: Saved, files: Files) -> None:
+    """Look for the entries that a tensor needs.
 
     Raises:
-        SerializationError: One is damaged or missing, or rows are missing.
+        SerializationError: One is missing, or has another size, or rows are missing.
     """
     first, last = wanted_rows(t)
     covered = 0
@@ -106,13 +106,44 @@ def verify_pieces(key: str, t: Tensor, saved: Saved, files: Files) -> None:
         rows = piece.last - piece.first
         if entry is None or entry.nbytes != rows * _row_bytes(saved, t):
             raise source.error(f"the entry {piece.entry!r:.99} that the index names is not in it")
-        found = sum_of_file(source, entry.offset, entry.nbytes)
-        check(source, f"entry {piece.entry!r:.99}", found, entry.checksum)
         covered += min(last, piece.last) - max(first, piece.first)
     if covered != last - first:
         raise SerializationError(
             f"load: {key}: the checkpoint has {covered} of the rows {first} to {last}."
         )
+
+
+def verify_pieces(key: str, t: Tensor, saved: Saved, files: Files) -> None:
+    """Compare the checksums of all entries that a tensor needs.
+
+    Raises:
+        SerializationError: One is damaged or missing, or rows are missing.
+    """
+    require_rows(key, t, saved, files)
+    for piece in _overlapping(t, saved):
+        source, header = files.get(piece.file)
+        entry = header.entries[piece.entry]
+        found = sum_of_file(source, entry.offset, entry.nbytes)
+        check(source, f"entry {piece.entry!r:.99}", found, entry.checksum)
+
+
+def verify_file(files: Files, number: int, index: Index) -> None:
+    """Compare the checksums of all entries of a file.
+
+    Raises:
+        SerializationError: It is damaged, or misses an entry that the index names.
+    """
+    source, header = files.get(number)
+    for saved in index.tensors.values():
+        for piece in saved.pieces:
+            if piece.file == number and piece.entry not in header.entries:
+                raise source.error(
+                    f"the entry {piece.entry!r:.99} that the index names is not in it"
+                )
+    for name, entry in header.entries.items():
+        found = sum_of_file(source, entry.offset, entry.nbytes)
+        check(source, f"entry {name!r:.99}", found, entry.checksum)
+    structure_of(source, header)
 
 
 def _row_bytes(saved: Saved, t: Tensor) -> int:

@@ -78,9 +78,9 @@ def save(
     group = _group(process_group, no_dist)
     _await_earlier(folder)
     part = plan(flatten(own_state(state_dict)), group)
-    _agree(group, lambda: _write(folder, part))
-    ends = part.rank == 0 and not _imagined(group)
-    _agree(group, lambda: _finish(folder, part) if ends else None)
+    _agree(group, lambda: write(folder, part))
+    ends = part.rank == 0 and not is_imagined(group)
+    _agree(group, lambda: finish(folder, part) if ends else None)
 
 
 def async_save(
@@ -117,7 +117,7 @@ def async_save(
     held = [part]
     del part
     threading.Thread(
-        target=_in_background, args=(folder, held, limit, _imagined(group), future), daemon=False
+        target=_in_background, args=(folder, held, limit, is_imagined(group), future), daemon=False
     ).start()
     return future
 
@@ -199,7 +199,8 @@ def _group(process_group: Any, no_dist: bool) -> ProcessGroup | None:
     return resolve(process_group, "save")
 
 
-def _imagined(group: ProcessGroup | None) -> bool:
+def is_imagined(group: ProcessGroup | None) -> bool:
+    """Whether the other ranks of a group are imagined, as in an estimate."""
     return group is not None and group.channel.imagined
 
 
@@ -209,12 +210,14 @@ def _await_earlier(folder: str) -> None:
         wait_for([earlier])  # if it failed, its own future says so
 
 
-def _write(folder: str, part: Part) -> None:
+def write(folder: str, part: Part) -> None:
+    """Write a rank's part; the folder is made."""
     os.makedirs(folder, exist_ok=True)
     write_part(folder, part)
 
 
-def _finish(folder: str, part: Part) -> None:
+def finish(folder: str, part: Part) -> None:
+    """Write the index, which makes the checkpoint complete, and remove what it replaces."""
     write_index(folder, part.checkpoint)
     remove_others(folder, part.checkpoint)
 
@@ -241,29 +244,44 @@ def _agree(group: ProcessGroup | None, work: Any) -> None:
 def _in_background(
     folder: str, held: list[Part], limit: float, alone: bool, future: Future[None]
 ) -> None:
-    part = held.pop()
-    index, rank = part.checkpoint, part.rank
     try:
-        try:
-            _write(folder, part)
-        except BaseException as error:
-            _tell_failure(folder, index, rank, error)
-            raise
-        part = part._replace(tensors={}, objects={})  # the copies go
-        if alone:  # the other ranks do not exist: nothing is waited for
-            pass
-        elif rank == 0:
-            _await_files(folder, index, limit)
-            _finish(folder, part)
-        else:
-            _await_index(folder, index, limit)
+        write_apart(folder, held.pop(), limit, alone)
     except BaseException as error:
         future.set_exception(error)
     else:
         future.set_result(None)
 
 
+def write_apart(folder: str, part: Part, limit: float, alone: bool) -> None:
+    """Write a rank's part in a thread: the ranks hear of each other by the files alone.
+
+    Args:
+        folder: Of the checkpoint.
+        part: Copies of what this rank writes.
+        limit: Seconds to wait for other ranks.
+        alone: The other ranks do not exist: nothing is waited for, and there is no index.
+
+    Raises:
+        SerializationError: This rank or another one could not write, or took too long.
+    """
+    index, rank = part.checkpoint, part.rank
+    try:
+        write(folder, part)
+    except BaseException as error:
+        _tell_failure(folder, index, rank, error)
+        raise
+    part = part._replace(tensors={}, objects={})  # the copies go
+    if alone:
+        return
+    if rank == 0:
+        _await_files(folder, index, limit)
+        finish(folder, part)
+    else:
+        _await_index(folder, index, limit)
+
+
 def _tell_failure(folder: str, index: Index, rank: int, error: BaseException) -> None:
+    os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, index.files[rank] + _FAILED)
     with open(path, "w", encoding="utf-8") as file:
         file.write(str(error))

@@ -70,7 +70,7 @@ def get_optimizer_state_dict(
     """
     chosen = _options(options, submodules)
     optimizer = _one(optimizers)
-    _make_state(optimizer)
+    make_state(optimizer)
     found = optimizer.state_dict()
     names = _names(model, optimizer)
     state = {names[k]: value for k, value in found["state"].items()}
@@ -185,7 +185,8 @@ def _names(model: Any, optimizer: Any) -> dict[int, str]:
     return found
 
 
-def _make_state(optimizer: Any) -> None:
+def make_state(optimizer: Any) -> None:
+    """Let an optimizer that has no state make it, by a step with gradients and rates of 0."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if optimizer.state or any(p.grad is not None for p in parameters):
         return
