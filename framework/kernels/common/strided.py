@@ -13,7 +13,8 @@ from math import prod
 import numpy as np
 
 from ...storage import Storage
-from ..runtime import threads
+from ..runtime import threads, thresholds
+from .schedule import parallel_range
 
 DEPTH = 4  # loops in the kernels that take walks
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -87,28 +88,23 @@ def walk(shape, *steps):
 
 
 def run(kernel, shape, written, work, lines, steps, *numbers):
-    """Call ``kernel(*lines, shape, *steps, *numbers)``, in chunks by several threads if worth it.
+    """Call ``kernel(*lines, shape, *steps, *numbers, dim, start, stop)``, by threads if worth it.
 
     Args:
-        kernel: Compiled.
+        kernel: Compiled; it visits the places ``start`` to ``stop`` along ``dim``.
         shape: Of :func:`walk`, as are ``steps``.
-        written: Which of the lines it writes. Chunks are cut along a dim in which that line
-            advances, so that no two write to one element; without such a dim there is one.
+        written: Which of the lines it writes. Threads share a dim in which that line advances, so
+            that no two write to one element; without such a dim one thread does all.
         work: How much an element is, in additions of one array to another.
         lines: Memory of each array.
         steps: Of each.
         *numbers: What else it takes.
     """
+    arguments = *lines, shape, *steps, *numbers
     work *= prod(shape)
-    several = threads.workers(work, max(shape))
-    cut = [d for d in range(DEPTH) if steps[written][d] and shape[d] >= several]
-    if several <= 1 or not cut:
-        kernel(*lines, shape, *steps, *numbers)
-        return
-    d = cut[0]
-
-    def chunk(start, stop):
-        here = [m[start * s[d] :] for m, s in zip(lines, steps, strict=True)]
-        kernel(*here, (*shape[:d], stop - start, *shape[d + 1 :]), *steps, *numbers)
-
-    threads.parallel_for(chunk, work, shape[d])
+    several = threads.workers(work, max(shape), thresholds.SHARED)
+    dim = next((d for d in range(DEPTH) if steps[written][d] and shape[d] >= several), None)
+    if several <= 1 or dim is None:
+        kernel(*arguments, 0, 0, shape[0])
+    else:
+        parallel_range(kernel, work, shape[dim], *arguments, dim)

@@ -28,6 +28,17 @@ def _shift(index: Any, i: int, row: int, sizes: Any, steps: Any) -> Any:
     return total
 
 
+@inlined
+def _part(shape: Any, dim: int, n: int) -> Any:
+    # The shape of ``n`` places along a dim.
+    return (
+        n if dim == 0 else shape[0],
+        n if dim == 1 else shape[1],
+        n if dim == 2 else shape[2],
+        n if dim == 3 else shape[3],
+    )
+
+
 @part
 def _move_lines(
     out: Any,
@@ -68,8 +79,14 @@ def move(
     sizes: Any,
     out_where: Any,
     x_where: Any,
+    dim: int,
+    start: int,
+    stop: int,
 ) -> None:
     """``out[o + place] = x[s + place]``: a gather or a scatter, by which of the two is shifted."""
+    out, x = out[start * to[dim] :], x[start * source[dim] :]
+    index = index[start * at[dim] :]
+    shape = _part(shape, dim, stop - start)
     n0, n1, n2, n = shape
     if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
         here, there = out_where[0], x_where[0]
@@ -154,8 +171,14 @@ def add(
     row: int,
     sizes: Any,
     where: Any,
+    dim: int,
+    start: int,
+    stop: int,
 ) -> None:
     """``out[o + place] += x[s]``."""
+    out, x = out[start * to[dim] :], x[start * source[dim] :]
+    index = index[start * at[dim] :]
+    shape = _part(shape, dim, stop - start)
     n0, n1, n2, n = shape
     if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
         _add_lines(out, x, index, shape, to, source, at, sizes[0], where[0])
@@ -207,8 +230,14 @@ def combine(
     size: int,
     where: int,
     how: int,
+    dim: int,
+    start: int,
+    stop: int,
 ) -> None:
     """``out[o + place]`` times ``x[s]``, or the larger or smaller of them; NaN wins."""
+    out, x = out[start * to[dim] :], x[start * source[dim] :]
+    index = index[start * at[dim] :]
+    shape = _part(shape, dim, stop - start)
     n0, n1, n2, n = shape
     for a in range(n0):
         for b in range(n1):
@@ -257,8 +286,14 @@ def choose(
     x_step: Any,
     y_step: Any,
     stay: bool,
+    dim: int,
+    start: int,
+    stop: int,
 ) -> None:
     """``x`` where ``mask`` is not 0, else ``y``, which is ``out`` if it is to ``stay``."""
+    out, mask = out[start * to[dim] :], mask[start * by[dim] :]
+    x, y = x[start * x_step[dim] :], y[start * y_step[dim] :]
+    shape = _part(shape, dim, stop - start)
     n0, n1, n2, n = shape
     for a in range(n0):
         for b in range(n1):

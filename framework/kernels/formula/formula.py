@@ -143,7 +143,7 @@ class Variant(DeclaredVariant):
 
     @cached_property
     def sums(self) -> Any:
-        """``sums(first tile, last tile, out, *inputs, *numbers)``: see ``loop.summing_loop``."""
+        """``sums(out, *inputs, *numbers, first tile, last tile)``: see ``loop.summing_loop``."""
         return summing_loop(self.loop, self.declared.reader.elements, self.count)
 
 

@@ -165,7 +165,7 @@ def _support() -> tuple[Any, Any, Any, Any]:
 def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
     """Return a kernel that sums what a loop gives, without an array of it.
 
-    It takes (first tile, last tile, sums, inputs, numbers) of flat arrays and writes a float64 sum
+    It takes (sums, inputs, numbers, first tile, last tile) of flat arrays and writes a float64 sum
     for each tile of ``tile_sum.TILE`` elements.
     """
     jit, _, tile_sum, _ = _support()
@@ -174,7 +174,7 @@ def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
     here = [f"{e}_tile" for e in elements]
     text = "\n".join(
         [
-            f"def sums({', '.join(['first', 'last', 'out', *elements, *numbers])}):",
+            f"def sums({', '.join(['out', *elements, *numbers, 'first', 'last'])}):",
             f"    tile = np.empty(TILE, {elements[0]}.dtype)",
             "    for c in range(first, last):",
             *[f"        {e}_tile = {e}[c * TILE : (c + 1) * TILE]" for e in elements],

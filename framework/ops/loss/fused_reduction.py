@@ -15,7 +15,8 @@ from inspect import Parameter, Signature
 import numpy as np
 
 from ...kernels.common.layout import contiguous, same_shape_dtype, tiles
-from ...kernels.runtime import threads, thresholds
+from ...kernels.common.schedule import parallel_range
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..registry import op
 from .cross_entropy import reduce_loss
@@ -80,7 +81,7 @@ def fused_reduction(plain, *, when=same_shape_dtype):
         sums = np.empty(count_of_tiles, np.float64)
         variant = declared.formula.variant(attributes)
         run, numbers = variant.sums, variant.numbers(attributes)
-        threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, count_of_tiles)
+        parallel_range(run, x.size, count_of_tiles, sums, x, y, *numbers)
         out[...] = sums.sum() / divisor
 
     return made

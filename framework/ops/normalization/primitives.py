@@ -15,9 +15,9 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous, heavy
 from ...kernels.common.reduce import average, total
+from ...kernels.common.schedule import parallel_range
 from ...kernels.cuda import normalization as on_gpu
 from ...kernels.cuda.kernel import is_float
-from ...kernels.runtime import threads
 from ...spec import Spec
 from ..registry import op
 from ..signatures import per_element
@@ -452,9 +452,7 @@ def _by_channels(name, x, *arrays):
     from ...kernels.cpu.normalization import batch_norm_2d
 
     run, channels = getattr(batch_norm_2d, name), x.shape[1]
-    threads.parallel_for(
-        lambda a, b: run(*arrays, a * 64, min(b * 64, channels)), x.size, -(-channels // 64)
-    )
+    parallel_range(run, x.size, -(-channels // batch_norm_2d.TILE), *arrays)
 
 
 @_norm_grad.kernel(

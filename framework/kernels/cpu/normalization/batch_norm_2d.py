@@ -13,7 +13,7 @@ import numpy as np
 
 from ..support.jit import SUMS, compiled
 
-_TILE = 256  # channels whose sums stay in the first cache
+TILE = 256  # channels whose sums stay in the first cache
 
 
 @compiled(fastmath=SUMS)
@@ -29,13 +29,17 @@ def batch_norm(
     first: int,
     last: int,
 ) -> None:
-    """Normalize channels ``first:last``; an absent weight or bias has a length of 0."""
+    """Normalize blocks ``first:last`` of ``TILE`` channels.
+
+    An absent weight or bias has a length of 0.
+    """
     batch = x.shape[0]
     kind = x.dtype.type
-    total = np.empty(_TILE)
-    scale, shift = np.empty(_TILE, x.dtype), np.empty(_TILE, x.dtype)
-    for begin in range(first, last, _TILE):
-        width = min(_TILE, last - begin)
+    total = np.empty(TILE)
+    scale, shift = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+    for block in range(first, last):
+        begin = block * TILE
+        width = min(TILE, x.shape[1] - begin)
         m = mean[begin : begin + width]
         total[:] = 0.0
         for n in range(batch):
@@ -80,11 +84,12 @@ def batch_norm_grad(
     """The gradients of :func:`batch_norm`; ``dw`` is left alone where there is no weight."""
     batch = x.shape[0]
     kind = x.dtype.type
-    a, b = np.empty(_TILE), np.empty(_TILE)
-    low, slope = np.empty(_TILE, x.dtype), np.empty(_TILE, x.dtype)
-    scale = np.empty(_TILE, x.dtype)
-    for begin in range(first, last, _TILE):
-        width = min(_TILE, last - begin)
+    a, b = np.empty(TILE), np.empty(TILE)
+    low, slope = np.empty(TILE, x.dtype), np.empty(TILE, x.dtype)
+    scale = np.empty(TILE, x.dtype)
+    for block in range(first, last):
+        begin = block * TILE
+        width = min(TILE, x.shape[1] - begin)
         m = mean[begin : begin + width]
         a[:] = 0.0
         b[:] = 0.0
