@@ -1,13 +1,12 @@
 """The processes of a run: one, or those that ``lowtide launch -n 2 --recipe chargpt`` started.
 
-They train one model together. Rank 0 prints and writes what the run leaves; the others write the
-states of their random generators, so that a run goes on bit for bit.
+They train one model together. Rank 0 prints and writes what the run leaves. All write their parts
+of a checkpoint, so that a run goes on bit for bit.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +15,6 @@ import lowtide as lt
 import lowtide.distributed as dist
 from lowtide import nn
 from lowtide.nn.parallel import DistributedDataParallel
-from lowtide.utils import CheckpointDirectory
 
 
 class Ranks:
@@ -87,16 +85,6 @@ class Ranks:
         found = lt.tensor(value, dtype=lt.float64)
         dist.all_reduce(found, dist.ReduceOp.AVG)
         return found.item()
-
-    def own_checkpoints(self, folder: Path) -> CheckpointDirectory:
-        """Return where this process, which is not rank 0, keeps the states of its generators."""
-        return CheckpointDirectory(folder / "checkpoints" / f"rank_{self.rank}", keep=2)
-
-    def common_step(self, steps: list[int]) -> int:
-        """Return the newest of the steps that all processes have; 0 if there is none."""
-        every: list[Any] = [None] * self.size
-        dist.all_gather_object(every, steps)
-        return max(set(every[0]).intersection(*every[1:]), default=0)
 
 
 def one_process(name: str) -> Ranks:

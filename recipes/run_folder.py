@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lowtide as lt
+from lowtide.distributed.checkpoint import CheckpointDirectory as PartedCheckpoints
 from lowtide.utils import CheckpointDirectory
 
 RESULTS = "results.json"  # there when a run has ended
@@ -38,7 +39,7 @@ class RunFolder:
         if out is not None:
             self.path = out
             self.checkpoints = self._claimed()
-            newest = max(self.checkpoints.steps(), default=0)
+            newest = max(_steps(out), default=0)
             if newest and not resume:
                 ended = (out / RESULTS).is_file()
                 kind = "a finished run" if ended else "an unfinished run"
@@ -86,5 +87,6 @@ def _earlier(name: str) -> Iterator[Path]:
 
 
 def _steps(path: Path) -> list[int]:
+    # Of one process, and of several.
     there = path / "checkpoints"
-    return CheckpointDirectory(there).steps() if there.is_dir() else []
+    return [*CheckpointDirectory(there).steps(), *PartedCheckpoints(there).steps()]

@@ -36,6 +36,7 @@ from rich.table import Table
 
 import lowtide as lt
 from lowtide.cli_arguments import chosen_budget
+from lowtide.distributed.checkpoint import CheckpointDirectory as PartedCheckpoints
 from lowtide.profiling import MemoryProfiler
 from lowtide.recipes.options import options as options
 from lowtide.recipes.ranks import Ranks as Ranks
@@ -44,7 +45,6 @@ from lowtide.recipes.run_folder import RESULTS, RunFolder
 from lowtide.utils import CheckpointDirectory
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells know it
-OWN = {"loader"}  # states that each process has of its own
 PROFILED = 3  # steps for --memory-report, after the first one, which is special
 
 
@@ -83,13 +83,17 @@ class Run:
         self.ranks = ranks or one_process(name)
         if self.ranks.rank == 0:
             place = RunFolder(name, args.out, args.resume)
-            self.folder, self.checkpoints = place.path, place.checkpoints
+            self.folder = place.path
+            self.checkpoints: Any = place.checkpoints
             for line in place.skipped:
                 console.print(line, highlight=False, markup=False)
+            self._claimed = place.checkpoints  # which holds the lock of the folder
             self.ranks.same(str(self.folder))
         else:
             self.folder = Path(self.ranks.same(None))
-            self.checkpoints = self.ranks.own_checkpoints(self.folder)
+        parts = PartedCheckpoints(self.folder / "checkpoints", keep=2)
+        if self.ranks.size > 1 or parts.steps():
+            self.checkpoints = parts
         self.every = args.checkpoint_every or max(total // 10, 1)
         self.losses: list[float] = []
         self.times: list[float] = []  # seconds of each step of this process
@@ -116,22 +120,12 @@ class Run:
             (self.folder / RESULTS).unlink(missing_ok=True)
 
     def _restored(self) -> dict[str, Any] | None:
-        # The state is rank 0's, and the generators each rank's own.
-        if self.ranks.size == 1:
-            return self.checkpoints.restore(**self.state)
-        step = self.ranks.common_step(self.checkpoints.steps())
-        if not step:
-            return None
-        first = CheckpointDirectory(self.folder / "checkpoints")
-        if self.ranks.rank == 0:
-            return first.restore(step=step, **self.state)
-        shared = {name: thing for name, thing in self.state.items() if name not in OWN}
-        values = first.restore(step=step, **shared)
-        self.checkpoints.restore(step=step, **self._own())
-        return values
-
-    def _own(self) -> dict[str, Any]:
-        return {name: thing for name, thing in self.state.items() if name in OWN}
+        if self.ranks.size > 1 and CheckpointDirectory(self.folder / "checkpoints").steps():
+            raise SystemExit(
+                f"{self.folder} holds a run of one process. Go on with `lowtide run {self.name} "
+                "--resume`, or write elsewhere with --out."
+            )
+        return self.checkpoints.restore(**self.state)
 
     def _budget(self) -> Any:
         return chosen_budget(self.args, self.args.device) or contextlib.nullcontext()
@@ -194,9 +188,6 @@ class Run:
         self._stop = True
 
     def _save(self) -> None:
-        if self.ranks.rank:  # what it has of its own, and the states of its generators
-            self.checkpoints.save(self.done, **self._own())
-            return
         values = {"losses": self.losses, "measured": self.measured, "seconds": self.seconds}
         self.checkpoints.save(self.done, **self.state, **values)
 

@@ -50,7 +50,7 @@ def test_a_stopped_run_of_two_processes_resumes_with_the_same_losses(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while process.poll() is None and not list(out.glob("checkpoints/rank_1/step_*")):
+    while process.poll() is None and not list(out.glob("checkpoints/step_*/index.json")):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=600)
@@ -60,6 +60,24 @@ def test_a_stopped_run_of_two_processes_resumes_with_the_same_losses(
     assert "Resumed after step" in said
     assert resumed["losses"] == whole["losses"]
     assert resumed["measured"] == whole["measured"]
+
+
+@pytest.mark.deep
+def test_one_process_goes_on_with_a_run_of_two(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(tmp_path, out, "chargpt", "--checkpoint-every", "1000")
+    (out / "results.json").unlink()
+    alone = [sys.executable, "-m", "lowtide", "run", "chargpt", "--quick", "--out", str(out)]
+    options: Any = {"env": environment(tmp_path), "cwd": tmp_path, "capture_output": True}
+    done = subprocess.run(alone, text=True, timeout=600, **options)
+    assert "holds an unfinished run" in done.stdout + done.stderr
+    done = subprocess.run([*alone, "--resume"], text=True, timeout=600, **options)
+    assert "Resumed after step" in done.stdout, done.stdout + done.stderr
+    single = tmp_path / "single"
+    subprocess.run([*alone[:-1], str(single)], text=True, timeout=600, check=True, **options)
+    done = subprocess.run(command(single, "--resume"), text=True, timeout=600, **options)
+    assert done.returncode == 1
+    assert "holds a run of one process" in done.stdout + done.stderr
 
 
 @pytest.mark.deep
