@@ -15,7 +15,7 @@ from math import prod
 
 from ...dtypes import bool_, int16, int32, int64, uint8
 from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.common.schedule import parallel_rows
+from ...kernels.common.schedule import parallel_range, parallel_rows
 from ...spec import Spec
 from ..convolution.im2col import reach
 from ..registry import op
@@ -371,6 +371,30 @@ def _avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor
     xp.divide(out, counts, out=out)
 
 
+def _worth_compiling_means(input, *_, **__):
+    return worth_compiling(input) and input.dtype.name in ("float32", "float64")
+
+
+def _means(xp, kernel, counts, work, x, out, nd, size, stride, padding):
+    # Run a compiled loop over the windows of two arrays.
+    from ...kernels.cpu.pooling import avg_pool
+
+    filled, read = _volumes(nd, out, x)
+    shape = (1, 1, 1) if not hasattr(counts, "shape") else (1,) * (3 - nd) + counts.shape
+    divisor = xp.asarray(counts, dtype=out.dtype).reshape(shape)
+    window = _window(size, stride, padding, (1,) * nd)[:3]
+    parallel_range(getattr(avg_pool, kernel), work, len(read), filled, read, divisor, *window)
+
+
+@_avg_pool.kernel("cpu", when=_worth_compiling_means, layout=contiguous)
+def _(xp, out, input, *, kernel, stride, padding, ceil, include, divisor):
+    nd = len(kernel)
+    size, positions = input.shape[-nd:], out.shape[-nd:]
+    counts = _counts(xp, size, positions, kernel, stride, padding, include, divisor, out.dtype)
+    work = max(input.size, out.size) * prod(kernel)
+    _means(xp, "avg_pool", counts, work, input, out, nd, kernel, stride, padding)
+
+
 @_avg_pool.vjp("input")
 def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
     size = tuple(input_spec.shape[-len(kernel) :])
@@ -393,6 +417,15 @@ def _avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil,
     for _, places, elements in _windows(size, positions, kernel, stride, padding, (1,) * nd):
         view = out[elements]
         xp.add(view, share[places], out=view)
+
+
+@_avg_pool_grad.kernel("cpu", when=_worth_compiling_means, layout=contiguous, scratch=False)
+def _(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
+    nd = len(kernel)
+    positions = grad.shape[-nd:]
+    counts = _counts(xp, size, positions, kernel, stride, padding, include, divisor, out.dtype)
+    work = max(grad.size, out.size) * prod(kernel)
+    _means(xp, "avg_pool_grad", counts, work, grad, out, nd, kernel, stride, padding)
 
 
 @_avg_pool_grad.vjp("grad")
