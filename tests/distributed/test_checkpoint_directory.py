@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import lowtide as lt
 from lowtide import nn, optim
 from lowtide.distributed.checkpoint import CheckpointDirectory
 from lowtide.distributed.optim import ZeroRedundancyOptimizer
-from lowtide.framework.distributed.checkpoint import save_load
+from lowtide.framework.distributed.checkpoint import directory, save_load
 from lowtide.nn.parallel import DistributedDataParallel
 
 from .ranks import Failed, outcomes, results
@@ -97,6 +98,10 @@ def test_one_process_saves_and_restores_alone(tmp_path):
     assert checkpoints.restore(model=run.model) is None
     assert checkpoints.latest() is None
     checkpoints.save(7, **run.objects(), best=0.5)
+    assert checkpoints.restore() == {"step": 7, "best": 0.5}
+    drawn = random.Random(5)
+    checkpoints.restore(draws=drawn)
+    assert drawn.getstate() == run.draws.getstate()
     other = Run(1, 0)
     assert CheckpointDirectory(tmp_path / "a" / "b").restore(**other.objects()) == {
         "step": 7,
@@ -405,3 +410,45 @@ def test_an_index_that_misses_rows_is_an_error(tmp_path):
     found = restored(tmp_path, 1)
     assert isinstance(found[0], Failed)
     assert "of the rows" in found[0].message
+
+
+def test_a_damaged_one_is_none_of_those_that_are_kept(tmp_path):
+    save_steps(tmp_path, 2, 2)
+    damage(tmp_path / "step_00000002", 0)
+    run, checkpoints = Run(1, 0), CheckpointDirectory(tmp_path, keep=2)
+    with pytest.warns(UserWarning, match="damaged"):
+        checkpoints.restore(**run.objects())
+    checkpoints.save(3, **run.objects())
+    assert checkpoints.steps() == [1, 2, 3]
+    checkpoints.save(4, **run.objects())
+    assert checkpoints.steps() == [3, 4]
+
+
+def test_what_is_saved_asynchronously_may_change_at_once(tmp_path, monkeypatch):
+    goes_on = threading.Event()
+    write = save_load.write
+
+    def late(folder: str, part: Any) -> None:
+        goes_on.wait(60)
+        write(folder, part)
+
+    monkeypatch.setattr(save_load, "write", late)
+    run, losses = Run(1, 0), [1.0]
+    checkpoints = CheckpointDirectory(tmp_path)
+    saving = checkpoints.async_save(1, **run.objects(), losses=losses)
+    losses.append(2.0)
+    goes_on.set()
+    saving.result()
+    assert checkpoints.restore() == {"step": 1, "losses": [1.0]}
+
+
+def test_a_kill_while_old_ones_are_removed_leaves_none_that_looks_complete(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        directory.shutil, "rmtree", lambda folder: seen.append((folder / "index.json").exists())
+    )
+    checkpoints = CheckpointDirectory(tmp_path, keep=1)
+    checkpoints.save(1, value=1)
+    checkpoints.save(2, value=2)
+    assert seen == [False]
+    assert checkpoints.steps() == [2]

@@ -155,3 +155,15 @@ def test_a_wrong_loop_is_found_out():
     x = np.dtype(np.float32)
     assert ufunc_loops._is_right(np.add, (x, x, x), ufunc_loops.loop_of(np.add, x, 2, x))
     assert not ufunc_loops._is_right(np.add, (x, x, x), ufunc_loops.loop_of(np.multiply, x, 2, x))
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "divide", "negative", "exp", "maximum"])
+def test_operands_that_repeat_one_number_are_computed_once(name, walks):
+    ufunc = getattr(np, name)
+    x = np.broadcast_to(np.float32(3.5), (20, 300))
+    cases = [(x, x), (x, 0.25), (0.25, x)] if ufunc.nin == 2 else [(x,)]
+    for inputs in cases:
+        out = np.empty((20, 300), np.float32)
+        getattr(shared_ufuncs._module, name)(*inputs, out=out)
+        assert out.tobytes() == ufunc(*inputs).astype(np.float32).tobytes()
+    assert not walks

@@ -215,7 +215,7 @@ class CheckpointDirectory:
             str(d): [g.initial_seed(), g.get_offset()] for d, g in generators_in_use().items()
         }
         return {
-            **flatten({"states": shared}),
+            **_paths(shared),
             _VALUES: {"step": step, **values},
             f"rank {rank}": {"states": own, "generators": generators},
         }
@@ -410,6 +410,10 @@ def _shared_states(objects: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _paths(shared: dict[str, Any]) -> dict[str, Any]:
+    return flatten({"states": shared}) if shared else {}
+
+
 def _set_shared(thing: Any, state: dict[str, Any], models: list[Any]) -> None:
     if _is_model(thing):
         set_model_state_dict(thing, state)
@@ -424,7 +428,7 @@ def _fitting(
 ) -> tuple[Any, ...]:
     # Tensors with what the checkpoint has for them, other values of shared states, the rank's own
     # states, and the values that were saved.
-    flat = flatten({"states": shared})
+    flat = _paths(shared)
     tensors = {k: (t, require(k, t, index)) for k, t in flat.items() if is_plain_tensor(t)}
     for k, (t, saved) in tensors.items():
         require_rows(k, t, saved, files)

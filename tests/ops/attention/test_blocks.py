@@ -192,3 +192,14 @@ def test_the_peak_is_the_declared_one(p):
         return lt.max_memory_allocated(device) - before
 
     assert step("cpu") == step("meta")
+
+
+def test_misaligned_arrays_are_copied(calls):
+    raw = np.zeros(4 * 2 * 9 * 8 + 1, np.uint8)[1:]
+    array = raw.view(np.float32).reshape(1, 2, 9, 8)
+    array[...] = numbers(array.shape, 3)
+    q = lt.from_numpy(array)
+    assert not q.numpy().flags.aligned
+    found = F.scaled_dot_product_attention(q, q, q)
+    assert calls == [blocks.forward]
+    assert np.array_equal(found.numpy(), F.scaled_dot_product_attention(*[q.clone()] * 3).numpy())
