@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import SerializationError
-from ..interrupts import defer_interrupts
 from ..random.generator import generators_in_use
 from . import background
 from .atomic_files import (
@@ -39,8 +38,9 @@ from .atomic_files import (
     why_unwritable,
 )
 from .checkpoint_file import DamagedError, GoneError, as_read, checked, mark_of, take_states
-from .file_locks import FolderLock, lock_folder
+from .file_locks import lock_folder
 from .map_location import Placement
+from .numbered_folder import NumberedFolder
 from .restore import ends_of
 from .safetensors import Header
 from .save_load import Encoded, encode, write_encoded
@@ -51,7 +51,7 @@ _NAME = re.compile(r"step_([0-9]{8,})\.safetensors")
 _LISTINGS = 200  # how often a reader looks again because files go while it reads; 2 s in all
 
 
-class CheckpointDirectory:
+class CheckpointDirectory(NumberedFolder):
     """A folder of training checkpoints, numbered by step.
 
     Args:
@@ -76,17 +76,8 @@ class CheckpointDirectory:
     """
 
     def __init__(self, path: Any, keep: int | None = 3) -> None:
-        if keep is not None and keep < 1:
-            raise ValueError(f"keep must be at least 1, or None for all; got {keep}.")
-        self.path = Path(path)
-        self.keep = keep
-        self._lock: FolderLock | None = None
+        super().__init__(path, keep)
         self._damaged: dict[int, Any] = {}  # step -> which file of that number was found damaged
-        self._saving: background.Saving | None = None  # of the last :meth:`async_save`
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process has no lock, and no thread that writes.
-        return {**self.__dict__, "_lock": None, "_saving": None}
 
     # Writing
 
@@ -119,17 +110,6 @@ class CheckpointDirectory:
                 while steps and whole < self.keep:
                     whole += self._problem(steps.pop()) is None
                 self._remove([], steps)
-
-    def release(self) -> None:
-        """Unlock the folder for other processes, after an :meth:`async_save` has ended.
-
-        Raises:
-            Exception: What made it fail, unless its future has told.
-        """
-        try:
-            self._settle()
-        finally:
-            self._lock = None
 
     def save(self, step: int, /, **objects: Any) -> Path:
         """Save the states of ``objects``, then remove checkpoints beyond ``keep``.
@@ -182,14 +162,7 @@ class CheckpointDirectory:
             >>> folder.cleanup()
         """
         held = [background.copied(self._encoded(step, objects))]
-        with defer_interrupts():  # a thread that nothing waits for would lose its error
-            self._saving = background.start(held, lambda copies: self._write(step, copies))
-        return self._saving
-
-    def _settle(self) -> None:
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.settle()
+        return self._start(held, lambda copies: self._write(step, copies))
 
     def _encoded(self, step: int, objects: dict[str, Any]) -> Encoded:
         # What is to be written, once the folder is claimed and the step is known to be the newest.

@@ -236,6 +236,62 @@ def wider() -> Any:
     return net
 
 
+def all_of(run: Run) -> dict[str, Any]:
+    """What a failed restore must leave alone."""
+    found = {n: p.detach().clone().numpy() for n, p in run.model.named_parameters()}
+    return {
+        **found,
+        "epoch": np.array(run.schedule.last_epoch),
+        "has": np.array(len(run.optimizer.state)),
+    }
+
+
+class Refusing:
+    """An object that takes no state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"a": 1}
+
+    def load_state_dict(self, state: Any) -> None:
+        if state == {"a": 1} and not hasattr(self, "before"):
+            self.before = True
+            raise KeyboardInterrupt if self.interrupted else ValueError("not now")
+
+    interrupted = False
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_object_that_refuses_leaves_all_as_they_were(interrupted, tmp_path):
+    run = Run(1, 0)
+    train(run.model, run.optimizer, 0, 2)
+    run.schedule.step()
+    checkpoints = CheckpointDirectory(tmp_path)
+    checkpoints.save(1, **run.objects(), refusing=Refusing())
+    other, refusing = Run(1, 0), Refusing()
+    refusing.interrupted = interrupted
+    before, draws = all_of(other), other.draws.getstate()
+    with pytest.raises(KeyboardInterrupt if interrupted else lt.SerializationError):
+        checkpoints.restore(**other.objects(), refusing=refusing)
+    same(all_of(other), before)
+    assert other.draws.getstate() == draws
+    assert checkpoints.restore(**other.objects(), refusing=refusing) == {"step": 1}
+    same(other.whole(), run.whole())
+
+
+def test_other_groups_of_parameters_are_found_before_anything_is_written(tmp_path):
+    run = Run(1, 0)
+    train(run.model, run.optimizer, 0, 1)
+    CheckpointDirectory(tmp_path).save(1, model=run.model, optimizer=run.optimizer)
+    model = Net()
+    first, *others = model.parameters()
+    optimizer = optim.AdamW([{"params": [first]}, {"params": others}])
+    before = {n: p.detach().clone().numpy() for n, p in model.named_parameters()}
+    with pytest.raises(lt.SerializationError, match="optimizer has 2 groups of parameters"):
+        CheckpointDirectory(tmp_path).restore(model=model, optimizer=optimizer)
+    same({n: p.detach().numpy() for n, p in model.named_parameters()}, before)
+    assert not optimizer.state
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -18,13 +18,16 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...errors import SerializationError
+from ...interrupts import defer_interrupts
 from ...random.generator import generators_in_use
 from ...serialization import background
-from ...serialization.file_locks import FolderLock, lock_folder
+from ...serialization.file_locks import lock_folder
+from ...serialization.numbered_folder import NumberedFolder
 from ...serialization.restore import ends_of
 from ..objects import all_gather_object
 from ..process_group import GroupMember, ProcessGroup, resolve
@@ -53,7 +56,7 @@ _STEP = re.compile(r"step_([0-9]{8,})")
 _VALUES = "values"
 
 
-class CheckpointDirectory:
+class CheckpointDirectory(NumberedFolder):
     """A folder of training checkpoints of several ranks, numbered by step.
 
     All ranks make one of the same folder, which all of them reach, and call its methods in the same
@@ -80,18 +83,9 @@ class CheckpointDirectory:
     """
 
     def __init__(self, path: Any, keep: int | None = 3, process_group: Any = None) -> None:
-        if keep is not None and keep < 1:
-            raise ValueError(f"keep must be at least 1, or None for all; got {keep}.")
-        self.path = Path(path)
-        self.keep = keep
+        super().__init__(path, keep)
         self._ranks = process_group
-        self._lock: FolderLock | None = None
-        self._saving: background.Saving | None = None
         self._damaged: set[int] = set()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process has no lock, and no thread that writes.
-        return {**self.__dict__, "_lock": None, "_saving": None}
 
     # Writing
 
@@ -148,24 +142,7 @@ class CheckpointDirectory:
 
         held = [part]
         del part
-        self._saving = background.start(held, run)
-        return self._saving
-
-    def release(self) -> None:
-        """Unlock the folder for other runs, after an :meth:`async_save` has ended.
-
-        Raises:
-            Exception: What made it fail, unless its future has told.
-        """
-        try:
-            self._settle()
-        finally:
-            self._lock = None
-
-    def _settle(self) -> None:
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.settle()
+        return self._start(held, run)
 
     def _planned(
         self, name: str, step: int, objects: dict[str, Any]
@@ -323,28 +300,27 @@ class CheckpointDirectory:
                 shared = _shared_states(objects)
                 return files, shared, *_fitting(index, files, shared, objects, rank)
 
+            undo: list[Callable[[], None]] = []
             try:
                 files, shared, tensors, others, own, values = _agree(group, "restore", check)
+                _agree(group, "restore", lambda: _give_own(own["states"], objects, undo))
+                with defer_interrupts():
+                    undo.clear()
+                    new.clear()
+                    for t, saved in tensors.values():
+                        read_tensor(t, saved, files)
+                    replace({"states": shared}, others)
+                    models = [o for o in objects.values() if _is_model(o)]
+                    for name, state in shared.items():
+                        _set_shared(objects[name], state, models)
+                    if own["rank"] == rank:
+                        _set_generators(own["generators"])
             except BaseException:
-                for optimizer in new:  # it has been given one, to be filled
+                for put_back in reversed(undo):
+                    put_back()
+                for optimizer in new:  # it has been given a state, to be filled
                     optimizer.state.clear()
                 raise
-            for t, saved in tensors.values():
-                read_tensor(t, saved, files)
-            replace({"states": shared}, others)
-        models = [o for o in objects.values() if _is_model(o)]
-        for name, state in shared.items():
-            _set_shared(objects[name], state, models)
-        for name, state in own["states"].items():
-            if name in objects:
-                ends = ends_of(objects[name])
-                assert ends is not None
-                getattr(objects[name], ends[1])(state)
-        for place, generator in generators_in_use().items():
-            if own["rank"] == rank and str(place) in own["generators"]:
-                seed, offset = own["generators"][str(place)]
-                generator.manual_seed(seed)
-                generator.set_offset(offset)
         return dict(values)
 
     def steps(self) -> list[int]:
@@ -423,6 +399,36 @@ def _set_shared(thing: Any, state: dict[str, Any], models: list[Any]) -> None:
         set_optimizer_state_dict(model, thing, state)
 
 
+def _give_own(
+    states: dict[str, Any], objects: dict[str, Any], undo: list[Callable[[], None]]
+) -> None:
+    # Give objects the states that this rank has of its own, and note how to put the old ones back.
+    for name, state in states.items():
+        ends = ends_of(objects[name]) if name in objects else None
+        if ends is not None:
+            get, put = (getattr(objects[name], end) for end in ends)
+            undo.append(partial(put, copy.deepcopy(get())))
+            put(state)
+
+
+def _set_generators(states: dict[str, list[int]]) -> None:
+    for place, generator in generators_in_use().items():
+        if str(place) in states:
+            seed, offset = states[str(place)]
+            generator.manual_seed(seed)
+            generator.set_offset(offset)
+
+
+def _need_same_groups(name: str, saved: Any, own: Any) -> None:
+    # An optimizer would refuse others, when tensors have been written.
+    theirs, ours = ([list(g["params"]) for g in groups] for groups in (saved, own))
+    if theirs != ours:
+        raise SerializationError(
+            f"{name} has {len(ours)} groups of parameters, with {[len(g) for g in ours]}; the "
+            f"checkpoint has {len(theirs)}, with {[len(g) for g in theirs]}."
+        )
+
+
 def _fitting(
     index: Index, files: Files, shared: dict[str, Any], objects: dict[str, Any], rank: int
 ) -> tuple[Any, ...]:
@@ -436,6 +442,9 @@ def _fitting(
     if missing:
         raise SerializationError(f"the checkpoint has no value {missing[0]!r}.")
     others = read_objects({k: index.objects[k] for k in flat if k not in tensors}, files)
+    for name, state in shared.items():
+        if (groups := f"states.{name}.param_groups") in others:
+            _need_same_groups(name, others[groups], state["param_groups"])
     number = rank if f"rank {rank}" in index.objects else 0
     key = f"rank {number}"
     found = read_objects({k: index.objects[k] for k in (key, _VALUES)}, files)
