@@ -45,7 +45,7 @@ def tiny(three, request, monkeypatch):
     for name, value in (("_FEW", 2), ("_LINE", 2), ("_SHORT", 1)):
         monkeypatch.setattr(shared_ufuncs, name, value)
     if request.param == "slices":
-        monkeypatch.setattr(shared_ufuncs, "_loops_known", lambda: False)
+        monkeypatch.setattr(shared_ufuncs, "rows_known", lambda: False)
     shared_ufuncs._rows.cache_clear()
     shared_ufuncs._line.cache_clear()
     yield request.param

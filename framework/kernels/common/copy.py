@@ -147,7 +147,7 @@ def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
 def _rows_copied(out: Any, array: Any, sizes: Any, steps: Any, own: Any) -> bool:
     # Whether threads of compiled code copied rows that lie alike.
     several = threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1
-    if not several or len(sizes) > 3 or not _rows_known():
+    if not several or len(sizes) > 3 or not rows_known():
         return False
     from ..cpu.elementwise.copy import copy_rows, memcpy
 
@@ -164,7 +164,8 @@ def _rows_copied(out: Any, array: Any, sizes: Any, steps: Any, own: Any) -> bool
 
 
 @cache
-def _rows_known() -> bool:
+def rows_known() -> bool:
+    """Whether compiled kernels here take the addresses of rows."""
     from ..cpu.compiler import library
 
     return library.supported()

@@ -14,14 +14,14 @@ The numbers are NumPy's, bit for bit, however many threads there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..runtime import threads, thresholds
-from .copy import copy, merged
+from .copy import copy, merged, rows_known
 from .schedule import parallel_range, parallel_slices
 
 _LINE = 1 << 12  # elements of a row where arrays have none of their own
@@ -129,7 +129,7 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     fills = name in _FILLED
     if not (fills or threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1):
         return False
-    if not _loops_known() or not out.flags.aligned:
+    if not rows_known() or not out.flags.aligned:
         return False
     dtype = next((x.dtype for x in inputs if isinstance(x, np.ndarray) and x.ndim), None)
     if dtype is None or name not in _NAMES.get(dtype.kind, ()):
@@ -153,13 +153,6 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     words = tuple([*at, at[-1]][:3]), outer, inner
     parallel_range(walk, out.size, -(-out.size // n), *loop, *words, n, out.size)
     return True
-
-
-@cache
-def _loops_known() -> bool:
-    from ..cpu.compiler import library
-
-    return library.supported()
 
 
 def _operand(x: Any, dtype: Any, out: Any) -> Any:
