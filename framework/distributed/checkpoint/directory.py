@@ -16,9 +16,8 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +30,28 @@ from ...serialization.numbered_folder import NumberedFolder
 from ...serialization.restore import ends_of
 from ..objects import all_gather_object
 from ..process_group import GroupMember, ProcessGroup, resolve
-from .index import NAME, Index, read_index
+from .index import NAME, read_index
 from .reading import (
     Files,
-    is_plain_tensor,
-    read_objects,
     read_tensor,
-    require,
-    require_rows,
     verify_file,
 )
-from .save_load import finish, is_imagined, write, write_apart
-from .state import flatten, replace
-from .state_dicts import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    make_state,
-    set_model_state_dict,
-    set_optimizer_state_dict,
+from .run_states import (
+    VALUES,
+    fitting,
+    give_own,
+    is_model,
+    is_optimizer,
+    paths,
+    set_generators,
+    set_shared,
+    shared_states,
 )
+from .save_load import finish, is_imagined, write, write_apart
+from .state import replace
 from .writing import Part, plan, snapshot
 
 _STEP = re.compile(r"step_([0-9]{8,})")
-_VALUES = "values"
 
 
 class CheckpointDirectory(NumberedFolder):
@@ -178,7 +176,7 @@ class CheckpointDirectory(NumberedFolder):
             )
 
     def _flat(self, step: int, rank: int, objects: dict[str, Any]) -> dict[str, Any]:
-        shared = _shared_states(objects)
+        shared = shared_states(objects)
         own, values = {}, {}
         for name, thing in objects.items():
             ends = ends_of(thing)
@@ -192,8 +190,8 @@ class CheckpointDirectory(NumberedFolder):
             str(d): [g.initial_seed(), g.get_offset()] for d, g in generators_in_use().items()
         }
         return {
-            **_paths(shared),
-            _VALUES: {"step": step, **values},
+            **paths(shared),
+            VALUES: {"step": step, **values},
             f"rank {rank}": {"states": own, "generators": generators},
         }
 
@@ -291,30 +289,30 @@ class CheckpointDirectory(NumberedFolder):
         self, step: int, objects: dict[str, Any], group: ProcessGroup | None, rank: int
     ) -> dict[str, Any]:
         folder = os.fspath(self._folder(step))
-        new = [o for o in objects.values() if _is_optimizer(o) and not o.state]
+        new = [o for o in objects.values() if is_optimizer(o) and not o.state]
         with ExitStack() as stack:
 
             def check() -> tuple[Any, ...]:
                 index = read_index(folder)
                 files = Files(folder, index, stack)
-                shared = _shared_states(objects)
-                return files, shared, *_fitting(index, files, shared, objects, rank)
+                shared = shared_states(objects)
+                return files, shared, *fitting(index, files, shared, objects, rank)
 
             undo: list[Callable[[], None]] = []
             try:
                 files, shared, tensors, others, own, values = _agree(group, "restore", check)
-                _agree(group, "restore", lambda: _give_own(own["states"], objects, undo))
+                _agree(group, "restore", lambda: give_own(own["states"], objects, undo))
                 with defer_interrupts():
                     undo.clear()
                     new.clear()
                     for t, saved in tensors.values():
                         read_tensor(t, saved, files)
                     replace({"states": shared}, others)
-                    models = [o for o in objects.values() if _is_model(o)]
+                    models = [o for o in objects.values() if is_model(o)]
                     for name, state in shared.items():
-                        _set_shared(objects[name], state, models)
+                        set_shared(objects[name], state, models)
                     if own["rank"] == rank:
-                        _set_generators(own["generators"])
+                        set_generators(own["generators"])
             except BaseException:
                 for put_back in reversed(undo):
                     put_back()
@@ -348,113 +346,6 @@ class CheckpointDirectory(NumberedFolder):
             return None, 0
         group = resolve(self._ranks, "CheckpointDirectory")
         return group, group.rank()
-
-
-def _is_model(thing: Any) -> bool:
-    return callable(getattr(thing, "named_parameters", None))
-
-
-def _is_optimizer(thing: Any) -> bool:
-    return hasattr(thing, "param_groups") and hasattr(thing, "state")
-
-
-def _model_of(optimizer: Any, models: list[Any]) -> Any:
-    # The model whose parameters an optimizer updates; None if it is not among those given.
-    wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return next((m for m in models if wanted <= {id(p) for p in m.parameters()}), None)
-
-
-def _shared_states(objects: Mapping[str, Any]) -> dict[str, Any]:
-    # The states that ranks share out or have alike: of models, and of optimizers.
-    models = [o for o in objects.values() if _is_model(o)]
-    found: dict[str, Any] = {}
-    for name, thing in objects.items():
-        if _is_model(thing):
-            found[name] = get_model_state_dict(thing)
-        elif hasattr(thing, "consolidate_state_dict"):
-            raise TypeError(
-                f"CheckpointDirectory: {name} is a {type(thing).__name__}, each of whose states is "
-                "in one rank. Use fully_shard, or consolidate_state_dict() and lowtide.save."
-            )
-        elif _is_optimizer(thing):
-            model = _model_of(thing, models)
-            if model is None:
-                make_state(thing)
-                found[name] = thing.state_dict()
-            else:
-                found[name] = get_optimizer_state_dict(model, thing)
-    return found
-
-
-def _paths(shared: dict[str, Any]) -> dict[str, Any]:
-    return flatten({"states": shared}) if shared else {}
-
-
-def _set_shared(thing: Any, state: dict[str, Any], models: list[Any]) -> None:
-    if _is_model(thing):
-        set_model_state_dict(thing, state)
-    elif (model := _model_of(thing, models)) is None:
-        thing.load_state_dict(state)
-    else:
-        set_optimizer_state_dict(model, thing, state)
-
-
-def _give_own(
-    states: dict[str, Any], objects: dict[str, Any], undo: list[Callable[[], None]]
-) -> None:
-    # Give objects the states that this rank has of its own, and note how to put the old ones back.
-    for name, state in states.items():
-        ends = ends_of(objects[name]) if name in objects else None
-        if ends is not None:
-            get, put = (getattr(objects[name], end) for end in ends)
-            undo.append(partial(put, copy.deepcopy(get())))
-            put(state)
-
-
-def _set_generators(states: dict[str, list[int]]) -> None:
-    for place, generator in generators_in_use().items():
-        if str(place) in states:
-            seed, offset = states[str(place)]
-            generator.manual_seed(seed)
-            generator.set_offset(offset)
-
-
-def _need_same_groups(name: str, saved: Any, own: Any) -> None:
-    # An optimizer would refuse others, when tensors have been written.
-    theirs, ours = ([list(g["params"]) for g in groups] for groups in (saved, own))
-    if theirs != ours:
-        raise SerializationError(
-            f"{name} has {len(ours)} groups of parameters, with {[len(g) for g in ours]}; the "
-            f"checkpoint has {len(theirs)}, with {[len(g) for g in theirs]}."
-        )
-
-
-def _fitting(
-    index: Index, files: Files, shared: dict[str, Any], objects: dict[str, Any], rank: int
-) -> tuple[Any, ...]:
-    # Tensors with what the checkpoint has for them, other values of shared states, the rank's own
-    # states, and the values that were saved.
-    flat = _paths(shared)
-    tensors = {k: (t, require(k, t, index)) for k, t in flat.items() if is_plain_tensor(t)}
-    for k, (t, saved) in tensors.items():
-        require_rows(k, t, saved, files)
-    missing = [k for k in flat if k not in tensors and k not in index.objects]
-    if missing:
-        raise SerializationError(f"the checkpoint has no value {missing[0]!r}.")
-    others = read_objects({k: index.objects[k] for k in flat if k not in tensors}, files)
-    for name, state in shared.items():
-        if (groups := f"states.{name}.param_groups") in others:
-            _need_same_groups(name, others[groups], state["param_groups"])
-    number = rank if f"rank {rank}" in index.objects else 0
-    key = f"rank {number}"
-    found = read_objects({k: index.objects[k] for k in (key, _VALUES)}, files)
-    own = {"rank": number, **found[key]}
-    for name in objects:
-        if name not in shared and name not in own["states"]:
-            raise SerializationError(
-                f"the checkpoint has no state {name!r}; it has {sorted(own['states'])}."
-            )
-    return tensors, others, own, found[_VALUES]
 
 
 def _gathered(group: ProcessGroup | None, value: Any) -> list[Any]:
