@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for commands, run in _RUNNERS:
             if options.command in commands:
                 return run(options)
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"\n{interrupt}" if interrupt.args else "\ninterrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `lowtide recipes | head -1` is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -103,6 +103,7 @@ class Run:
         self.peak: dict[str, int] = {}
         self.profile: MemoryProfiler | None = None
         self._stop = False
+        self._handler = signal.getsignal(signal.SIGINT)
         if args.compile:
             state["model"].compile()
         self._begin()
@@ -140,7 +141,7 @@ class Run:
         )
         profiler = MemoryProfiler() if self.args.memory_report else None
         first = self.done + (self.total - self.done > 1)  # of what is left after --resume
-        before = signal.signal(signal.SIGINT, self._interrupt)
+        before = self._handler = signal.signal(signal.SIGINT, self._interrupt)
         lt.reset_peak_memory_stats(self.args.device)
         began = time.perf_counter() - self.seconds
         budget = self._budget()
@@ -176,16 +177,24 @@ class Run:
                 highlight=False,
             )
         if self.done < self.total:
-            self.console.print(
-                f"\nInterrupted after step {self.done} of {self.total}; its checkpoint is in "
-                f"{self.checkpoints.path}. Go on with --resume."
-            )
+            self.console.print("\n" + self._way_on())
             sys.exit(INTERRUPTED)
+        signal.signal(signal.SIGINT, self._interrupt_results)  # until `finish` has written them
 
     def _interrupt(self, *_: Any) -> None:
         if self._stop:  # the second time it is meant at once
             raise KeyboardInterrupt
         self._stop = True
+
+    def _interrupt_results(self, *_: Any) -> None:
+        signal.signal(signal.SIGINT, self._handler)
+        raise KeyboardInterrupt(*[self._way_on()] if self.ranks.rank == 0 else [])
+
+    def _way_on(self) -> str:
+        return (
+            f"Interrupted after step {self.done} of {self.total}; its checkpoint is in "
+            f"{self.checkpoints.path}. Go on with --resume."
+        )
 
     def _save(self) -> None:
         values = {"losses": self.losses, "measured": self.measured, "seconds": self.seconds}
@@ -203,8 +212,11 @@ class Run:
 
     def finish(self, **results: Any) -> None:
         """Print the results, and write them with the learning curve and the peak's bytes."""
-        if self.ranks.rank:
-            return
+        if self.ranks.rank == 0:
+            self._write_results(results)
+        signal.signal(signal.SIGINT, self._handler)
+
+    def _write_results(self, results: dict[str, Any]) -> None:
         # The median: a first run compiles kernels in its first steps.
         each = f" (median {1e3 * median(self.times):.1f} ms)" if self.times else ""
         self.console.print(

@@ -78,7 +78,30 @@ def recording(kernels: list[Any], ran: set[int]) -> list[Any]:
     return [replace(k, function=noted(k.function, n)) for n, k in enumerate(kernels)]
 
 
-def compared(op: Op, dtype: lt.dtype, ran: set[int]) -> None:
+def as_it_lies(value: Tensor) -> Tensor:
+    return value
+
+
+def laid_out_anew(value: Tensor, random: np.random.Generator) -> Tensor:
+    """Return the same values in other strides: dims permuted, with gaps, at an offset."""
+    if value.layout is not lt.strided or value.ndim == 0 or random.random() < 0.2:
+        return value
+    order = [int(d) for d in random.permutation(value.ndim)]
+    steps = [int(random.choice([1, 1, 2])) for _ in order]
+    place, strides, count = int(random.integers(3)), [0] * value.ndim, 1
+    for d in order:
+        strides[d] = count * steps[d]
+        # A dim of one element may have any stride.
+        count = strides[d] * (value.shape[d] if value.shape[d] > 1 else int(random.integers(1, 4)))
+    room = lt.zeros(place + count + sum(strides), dtype=value.dtype)
+    view = room.as_strided(tuple(value.shape), tuple(strides), place)
+    view.copy_(value.detach())
+    return view
+
+
+def compared(
+    op: Op, dtype: lt.dtype, ran: set[int], lay: Callable[[Tensor], Tensor] = as_it_lies
+) -> None:
     kernels = op.kernels
     # A convolution's entry is its plain kernel with another table of routes.
     plain = (
@@ -89,12 +112,15 @@ def compared(op: Op, dtype: lt.dtype, ran: set[int]) -> None:
     rtol, atol = tolerance(dtype)
     for number, (given, named) in enumerate(testing.samples(op, testing.Make(dtype))):
         inputs = testing.place(tuple(converted(x, dtype) for x in given), "cpu", op)
+        inputs = [lay(x) if isinstance(x, Tensor) else x for x in inputs]
         attributes = {k: converted(v, dtype) for k, v in named.items()}
         with chosen_by(op, SMALL, recording(kernels, ran)):
             fast = results(op, inputs, attributes)
         with chosen_by(op, {}, plain):
             slow = results(op, inputs, attributes)
-        note = f"sample {number}, {dtype.name}: {testing.describe(tuple(inputs), attributes)}"
+        strides = [x.stride() for x in inputs if isinstance(x, Tensor)]
+        described = testing.describe(tuple(inputs), attributes)
+        note = f"sample {number}, {dtype.name}: {described}, strides {strides}"
         for a, b in zip(fast, slow, strict=True):
             np.testing.assert_allclose(a, b, rtol=8 * rtol, atol=8 * max(atol, rtol), err_msg=note)
 
@@ -107,6 +133,15 @@ WITH_ENTRIES = sorted(n for n, op in OPS.items() if any(k.device == "cpu" for k 
 @pytest.mark.parametrize("dtype", [float64, float16], ids=lambda d: d.name)
 def test_entries_give_what_the_plain_kernel_gives(name: str, dtype: lt.dtype) -> None:
     compared(OPS[name], dtype, set())
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", WITH_ENTRIES)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda d: d.name)
+def test_entries_take_operands_however_they_lie(name: str, dtype: lt.dtype) -> None:
+    random = np.random.default_rng([*name.encode()])
+    for _ in range(4):
+        compared(OPS[name], dtype, set(), lambda x: laid_out_anew(x, random))
 
 
 @pytest.mark.parametrize("name", WITH_ENTRIES)

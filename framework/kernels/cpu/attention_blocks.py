@@ -126,7 +126,7 @@ def forward(
 
 @compiled(
     fastmath=FUSED,
-    signature="f4:4A,f4:4A,f4:4A,f4:1C,f4:1C,b1:1C,f4:1C,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:3C,"
+    signature="f4:4A,f4:4A,f4:4A,f4:1C,f4:1C,b1:1C,f4:1C,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:3Ar,"
     "i8x5,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8",
 )
 def backward(

@@ -11,7 +11,7 @@ attention log_softmax f4:2C,f4:2C contract
 attention log_softmax_grad f4:2C,f4:2C,f4:2C contract
 attention softmax f4:2C,f4:2C contract
 attention softmax_grad f4:2C,f4:2C,f4:2C contract
-attention_blocks backward f4:4A,f4:4A,f4:4A,f4:1C,f4:1C,b1:1C,f4:1C,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:3C,i8x5,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8 contract
+attention_blocks backward f4:4A,f4:4A,f4:4A,f4:1C,f4:1C,b1:1C,f4:1C,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:3Ar,i8x5,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8 contract
 attention_blocks forward f4:4A,f4:3C,f4:1C,b1:1C,f4:4Ar,f4:4Ar,f4:4Ar,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8 contract
 convolution.depthwise depthwise f4:5C,f4:5C,f4:4C,f4:1C,i8x3,i8x3,i8x3,i8,i8 contract
 convolution.depthwise depthwise_input_grad f4:5C,f4:5C,f4:4C,i8x3,i8x3,i8x3,i8,i8 contract
