@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 import lowtide as lt
-from lowtide.recipes import training
+
+training = importlib.import_module("lowtide.recipes.training")
 
 
-def run(out: Path, *more: str) -> training.Run:
-    args = training.options("For a test.", batch_size=2, lr=0.1).parse_args(["--out", str(out), *more])
+def run(out: Path, *more: str) -> Any:
+    args = training.options("For a test.", batch_size=2, lr=0.1).parse_args(
+        ["--out", str(out), *more]
+    )
     return training.Run("digits", args, 2, Console(quiet=True), model=lt.nn.Linear(2, 2))
 
 
