@@ -188,6 +188,7 @@ FACES = {
 }
 DEFERRED = (  # to defer these is what an import inside a function is for
     "lowtide.framework.kernels.cpu",  # Numba
+    "lowtide.framework.capture.tape",  # as above
     "lowtide.framework.devices.host",  # backends: made when a device is first asked for
     "lowtide.framework.devices.cuda",
     "lowtide.framework.devices.sim",

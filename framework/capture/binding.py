@@ -8,7 +8,7 @@ is never, for the pool gives the same blocks to the same requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..device import device
 from ..devices import backend
 from ..dtypes import uint8
 from ..interrupts import defer_interrupts
+from ..kernels.common.copy import rows_known
 from ..memory.ledger import BUFFER, TEMPORARY
 from ..spec import Spec
 from ..storage import Storage
@@ -33,6 +34,10 @@ from .program import (
     Value,
 )
 from .returned_numbers import Number
+
+if TYPE_CHECKING:
+    from .tape.kernel_loops import KernelTracer
+    from .tape.tape import AddressSites, Tape, TapedRow
 
 CPU = device("cpu")
 OWN = 1 << 14  # bytes from which a value inside a call has a storage of its own
@@ -61,6 +66,9 @@ class Binding:
         self._borrowed: list[tuple[list[Any], int]] = []  # sites that hold others' arrays
         self._storages: dict[int, Any] = {}  # of values that have storages of their own
         self._arguments: Sequence[Tensor] = ()
+        self._tracer = _tracer() if rows_known() else None
+        self._tapes: list[Tape] = []
+        self._tape_sites: dict[int, list[AddressSites]] = {}  # of each value
         self._ends: dict[int, int] = {}  # the last row that uses each value
         for k, entry in enumerate(program.entries):
             if isinstance(entry, Row):
@@ -86,11 +94,40 @@ class Binding:
         return np.copyto, arguments
 
     def _bound_row(self, row: Row) -> Call:
+        taped = None if self._tracer is None else self._tracer.taped(row)
+        if taped is not None:
+            return _taped, [taped]
         arguments = self._with_sites(row.arguments)
         values = self.program.values
         if any(values[n].kind == OUTSIDE for n in row.written):
             return _whole, [row.function, arguments]
         return row.function, arguments
+
+    def _on_tapes(self, calls: list[Call]) -> list[Call]:
+        # Join kernel calls that go onto a tape. Storages that are born between them are born
+        # before: nothing is freed between them, so the peak is the same.
+        found: list[Call] = []
+        rows: list[TapedRow] = []
+        for function, arguments in calls:
+            if function is _taped:
+                rows.append(arguments[0])
+                continue
+            if rows and function != self._bear:
+                found.append(self._tape(rows))
+                rows = []
+            found.append((function, arguments))
+        return [*found, self._tape(rows)] if rows else found
+
+    def _tape(self, rows: list[TapedRow]) -> Call:
+        assert self._tracer is not None
+        tape = self._tracer.tape(rows)
+        self._tapes.append(tape)
+        for number, sites in tape.sites.items():
+            self._tape_sites.setdefault(number, []).append(sites)
+            at = self._bound.get(number)
+            if at is not None:
+                sites.bind(self._be.ledger.base + at)
+        return tape.call
 
     def _with_sites(self, arguments: list[Any]) -> list[Any]:
         found: list[Any] = []
@@ -128,6 +165,8 @@ class Binding:
         self._bound.pop(number, None)  # an interrupt may come between two sites
         for where, k, place in self._sites.get(number, ()):
             where[k] = self._array(place, at)
+        for sites in self._tape_sites.get(number, ()):
+            sites.bind(self._be.ledger.base + at)
         self._bound[number] = at
 
     def _bind_to(self, number: int, array: np.ndarray, storage: Any) -> None:
@@ -147,6 +186,14 @@ class Binding:
             else:
                 where[k] = _ndarray(shape, dtype, array, offset, strides)
             self._borrowed.append((where, k))
+        if number in self._tape_sites:
+            if not array.flags.aligned:
+                raise RuntimeError(
+                    "compile: the memory of a tensor is not aligned to its elements. Copy it "
+                    "(clone()), or call the function as it is written: compile(f, disable=True)."
+                )
+            for sites in self._tape_sites[number]:
+                sites.bind(int(array.__array_interface__["data"][0]))
 
     def _give_back(self) -> None:
         for where, k in self._borrowed:
@@ -163,6 +210,11 @@ class Binding:
             if value.kind == OUTSIDE and not self._moves(value):
                 address = self.program.addresses[value.tensor]
                 self._bind(value.number, address - self._be.ledger.base)
+
+    def _on_tapes_in_words(self) -> str:
+        # How many kernel calls are made by tapes.
+        count = sum(tape.count for tape in self._tapes)
+        return f"; {count} small ones on {len(self._tapes)} tapes" if count else ""
 
     def _tensor(self, number: int) -> Any:
         if number < self.program.argument_count:
@@ -229,6 +281,17 @@ def run_rows(rows: list[Call]) -> None:
     """Make kernel calls, one after the other."""
     for f, arguments in rows:
         f(*arguments)
+
+
+def _tracer() -> KernelTracer:
+    from .tape.kernel_loops import KernelTracer
+
+    return KernelTracer()
+
+
+def _taped(row: TapedRow) -> None:
+    # Stands for a kernel call until it is put onto a tape.
+    raise AssertionError(row)
 
 
 def _whole(f: Callable[..., Any], arguments: list[Any]) -> None:

@@ -72,8 +72,8 @@ class Call:
                 self.reason = "an argument is sparse"
                 return
             storage = x._storage.root
-            if not (isinstance(storage, Storage) or array.flags.c_contiguous):
-                self.reason = "an argument is a NumPy array that is not contiguous"
+            if not (isinstance(storage, Storage) or _lies_close(array)):
+                self.reason = "an argument is a NumPy array that is not contiguous, or not aligned"
                 return
             self.tensors.append(x)
             key.append((x._spec, array.strides, x._requires_grad))
@@ -90,6 +90,10 @@ class Call:
         first = [ids.index(i) for i in ids]
         at = [int(t._array.__array_interface__["data"][0]) for t in self.tensors]
         return tuple((k, at[n] - at[k]) for n, k in enumerate(first))
+
+
+def _lies_close(array: Any) -> bool:
+    return bool(array.flags.c_contiguous and array.flags.aligned)
 
 
 _INFERENCE = {"inference": True}

@@ -118,9 +118,9 @@ class Replay(Binding):
         named = ", ".join(f"{type(e.owner).__name__}.{e.method.__name__}" for e in live)
         constants = sum(s.nbytes for s in self.constants)
         return (
-            f"  {len(program.rows)} kernel calls; small values in {self.arena_bytes} bytes, "
-            f"{constants} bytes of constants; called anew: {named or 'nothing'}"
-            f"{reads_of(program)}"
+            f"  {len(program.rows)} kernel calls{self._on_tapes_in_words()}; small values in "
+            f"{self.arena_bytes} bytes, {constants} bytes of constants; "
+            f"called anew: {named or 'nothing'}{reads_of(program)}"
         )
 
     # Building
@@ -164,7 +164,7 @@ class Replay(Binding):
 
     def _end_segment(self, rows: list[Call]) -> None:
         if rows:
-            self._segments.append(partial(run_kernel, run_rows, rows))
+            self._segments.append(partial(run_kernel, run_rows, self._on_tapes(rows)))
 
     def _born(self, value: Value) -> Call:
         return self._birth(value, GRADIENT if value.number in self._gradients else TEMPORARY)

@@ -154,7 +154,7 @@ class SplitReplay(Binding):
                 gone = [n for n in used if self._ends[n] == k and n not in stay]
                 if gone:
                     found.append((self._release, [gone]))
-        return found
+        return self._on_tapes(found)
 
     # Forward
 
@@ -342,7 +342,8 @@ class SplitReplay(Binding):
         forward = [e for e in self.program.entries[: self._at] if isinstance(e, Row)]
         kept = sum(self._own[n].nbytes for n in self._kept) + self._blocks[1].nbytes
         return (
-            f"  {len(forward)} kernel calls forward, {len(rows) - len(forward)} backward; "
+            f"  {len(forward)} kernel calls forward, {len(rows) - len(forward)} backward"
+            f"{self._on_tapes_in_words()}; "
             f"{kept} bytes kept for backward{reads_of(self.program)}"
         )
 

@@ -61,10 +61,8 @@ def line_copier(to: Any, source: Any) -> Any:
     """What copies between arrays of these dtypes that are alike, contiguous and aligned."""
     if not _converts(to, source):
         return copy
-    from ..cpu.elementwise.copy import mover
-
     first, second = _CONVERSIONS[to, source]
-    move = mover(first, second)
+    move = _mover(first, second)
 
     def run(out: Any, array: Any) -> None:
         move(out.view(first).reshape(1, 1, -1), array.view(second).reshape(1, 1, -1))
@@ -172,9 +170,13 @@ def rows_known() -> bool:
 
 
 def _move(out: Any, array: Any) -> None:
+    by_threads(_mover(out.dtype, array.dtype), _work(out), out, array)
+
+
+def _mover(to: Any, source: Any) -> Any:
     from ..cpu.elementwise.copy import mover
 
-    by_threads(mover(out.dtype, array.dtype), _work(out), out, array)
+    return mover(to, source)
 
 
 def _work(out: Any) -> int:

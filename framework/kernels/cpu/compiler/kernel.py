@@ -68,6 +68,11 @@ class Kernel:
         return shared is not None and shared(*args) is not NotImplemented
 
     def _call_other(self, args: tuple[Any, ...]) -> Any:
+        for a in args:
+            # Arrays that note what is done with them, as NumPy's `__array_ufunc__` lets them.
+            note = getattr(type(a), "__compiled_kernel__", None)
+            if note is not None:
+                return note(a, self, args)
         for entry in self._entries:
             found = entry(*args)
             if found is not NotImplemented:

@@ -100,8 +100,24 @@ def loop_of(ufunc: Any, dtype: Any, count: int, out: Any) -> tuple[int, int] | N
         None if it has no such loop, or if the loop does not compute what NumPy does: then its
         structure is another one than is known here.
     """
-    word = f"{dtype.char * count}->{out.char}"
-    if count != ufunc.nin or count > 2 or ufunc.nout != 1 or word not in ufunc.types:
+    if count != ufunc.nin or count > 2:
+        return None
+    found = pointers(ufunc, f"{dtype.char * count}->{out.char}")
+    dtypes = (*[dtype] * count, out)
+    return found if found is not None and _is_right(ufunc, dtypes, found) else None
+
+
+def pointers(ufunc: Any, word: str) -> tuple[int, int] | None:
+    """Return the address of a ufunc's loop and its data, unchecked.
+
+    Args:
+        ufunc: Of one output.
+        word: Its dtypes, as in ``ufunc.types``.
+
+    Returns:
+        None if it has no such loop, or is built in another way than is known here.
+    """
+    if ufunc.nout != 1 or word not in ufunc.types:
         return None
     known = _UFunc.from_address(id(ufunc))
     if (known.type, known.nin, known.nout, known.nargs, known.ntypes) != (
@@ -110,8 +126,7 @@ def loop_of(ufunc: Any, dtype: Any, count: int, out: Any) -> tuple[int, int] | N
         return None
     k = ufunc.types.index(word)
     found = known.functions[k] or 0, known.data[k] or 0 if known.data else 0
-    dtypes = (*[dtype] * count, out)
-    return found if found[0] and _is_right(ufunc, dtypes, found) else None
+    return found if found[0] else None
 
 
 def _is_right(ufunc: Any, dtypes: tuple[Any, ...], loop: tuple[int, int]) -> bool:

@@ -1,0 +1,233 @@
+"""A small kernel call as the loops of NumPy's that it consists of.
+
+The kernel runs once on traced arrays, which gives its loops. Then it runs on arrays of drawn
+numbers, and its loops run on the same numbers: only if all bytes agree, for each of several draws,
+the loops may stand for the kernel. Kernel calls of one kind share what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...kernels.cpu.loop_tape import HEAD
+from ..program import DrawNumber, EmptyArray, Place, Row
+from ..value_reads import is_read
+from .numpy_loops import MOST, Rest, loops_of
+from .tape import KernelLoops, Site, Tape, TapedRow
+from .traced_array import NotTraced, in_place_of
+
+_ALIGNMENT = 64  # as the pool's
+_OURS = ("lowtide.framework.", "lowtide.modules.", "lowtide.optim.")
+_DRAWS = 12  # of which all but three are of normal numbers, where an order of rounding shows
+
+
+class KernelTracer:
+    """Finds the loops of kernel calls; those of one kind once.
+
+    Attributes:
+        found: What stands for the calls of each kind; None for kinds that stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[Any, KernelLoops | None] = {}
+
+    def taped(self, row: Row) -> TapedRow | None:
+        """Return what stands for a kernel call.
+
+        Returns:
+            None if the call stays as it is: it is large, it does what is not traced, or its kernel
+            is not lowtide's, and so may do more than compute.
+        """
+        if is_read(row) or not _is_ours(row.function):
+            return None
+        values: list[int] = []
+        try:
+            key = (_key_of(row.function), *(_key(a, values) for a in row.arguments))
+        except NotTraced:
+            return None
+        if key not in self.found:
+            try:
+                self.found[key] = _checked(row, values)
+            except NotTraced:
+                self.found[key] = None
+        found = self.found[key]
+        return None if found is None else TapedRow(found, values)
+
+    def tape(self, rows: list[TapedRow]) -> Tape:
+        """Return kernel calls that follow each other as one tape."""
+        return Tape(rows)
+
+
+def _is_ours(function: Any) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__module__", "")).startswith(_OURS)
+
+
+def _key_of(function: Any) -> Any:
+    # A partial has no equality of its own. What it holds is hashed by identity, if at all.
+    if not isinstance(function, partial):
+        return id(function)
+    named = tuple((k, _key(v, [])) for k, v in function.keywords.items())
+    return (id(function.func), *(_key(a, []) for a in function.args), *named)
+
+
+def _key(a: Any, values: list[int]) -> Any:
+    # Equal for arguments with which a kernel does the same. `values` collects those of places.
+    if isinstance(a, Place):
+        if prod(a.shape) > MOST:
+            raise NotTraced("a large array")
+        if a.value not in values:
+            values.append(a.value)
+        return values.index(a.value), a.offset, a.shape, a.dtype.str, a.strides
+    if isinstance(a, (DrawNumber, EmptyArray)):
+        raise NotTraced("an argument that changes, or is empty")
+    if isinstance(a, (list, tuple)):
+        return (type(a), *(_key(x, values) for x in a))
+    if isinstance(a, (bool, int, float, complex, str, type(None))):
+        return type(a), repr(a)
+    return id(a)
+
+
+def _places(arguments: list[Any]) -> Iterator[Place]:
+    for a in arguments:
+        if isinstance(a, Place):
+            yield a
+        elif isinstance(a, list):
+            yield from _places(a)
+
+
+class _Memory:
+    # Memory of its own for the values of a kernel call, and arrays over it.
+
+    def __init__(self, row: Row, values: list[int]) -> None:
+        self.row, self.values = row, values
+        self.sizes = [0] * len(values)
+        for p in _places(row.arguments):
+            reach = sum((n - 1) * s for n, s in zip(p.shape, p.strides, strict=True))
+            size = p.offset + reach + p.dtype.itemsize
+            k = values.index(p.value)
+            self.sizes[k] = max(self.sizes[k], size)
+        if any(s < 0 for p in _places(row.arguments) for s in p.strides):
+            raise NotTraced("negative strides")
+        self.arrays = [_aligned(n) for n in self.sizes]
+        self.at = [int(a.__array_interface__["data"][0]) for a in self.arrays]
+
+    def fill(self, draw: int) -> None:
+        random = np.random.default_rng(draw)
+        for a in self.arrays:
+            a[:] = 0
+        for p in _places(self.row.arguments):
+            array = self.array(p)
+            if p.dtype.kind in "fc":
+                array[...] = _numbers(random, draw, p.shape)
+            elif p.dtype.kind in "biu":
+                array[...] = random.integers(0, 2, p.shape)
+            else:
+                raise NotTraced(f"arrays of {p.dtype}")
+
+    def array(self, p: Place) -> np.ndarray:
+        return np.ndarray(
+            p.shape, p.dtype, self.arrays[self.values.index(p.value)], p.offset, p.strides
+        )
+
+    def arguments(self, given: list[Any], make: Any) -> list[Any]:
+        found: list[Any] = []
+        for a in given:
+            if isinstance(a, list):
+                found.append(self.arguments(a, make))
+            else:
+                found.append(make(self.array(a)) if isinstance(a, Place) else a)
+        return found
+
+    def place_of(self, address: int) -> tuple[int, int] | None:
+        for k, (at, size) in enumerate(zip(self.at, self.sizes, strict=True)):
+            if at <= address < at + size:
+                return k, address - at
+        return None
+
+
+def _numbers(random: np.random.Generator, draw: int, shape: Any) -> Any:
+    numbers = random.standard_normal(shape)
+    if draw == 1:  # as large as they get, and none
+        special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1e30, -1e30]
+        return np.where(random.random(shape) < 0.5, random.choice(special, shape), numbers)
+    if draw == 2:  # many that are equal, and sums that are zero
+        return random.choice([-0.0, 0.0, 1.0, -1.0], shape)
+    return np.full(shape, -0.0) if draw == 3 else numbers
+
+
+def _aligned(count: int) -> np.ndarray:
+    room = np.zeros(count + _ALIGNMENT, np.uint8)
+    start = -int(room.__array_interface__["data"][0]) % _ALIGNMENT
+    return room[start : start + count]
+
+
+def _checked(row: Row, values: list[int]) -> KernelLoops:
+    traced, memory, other = (_Memory(row, values) for _ in range(3))
+    with np.errstate(all="ignore"):
+        found = _traced(row, traced)
+        run = _runner(found, other)
+        for draw in range(_DRAWS):
+            memory.fill(draw)
+            other.fill(draw)
+            try:
+                row.function(*memory.arguments(row.arguments, lambda x: x))
+            except Exception as error:
+                raise NotTraced("a kernel that refuses drawn numbers") from error
+            run()
+            for a, b in zip(memory.arrays, other.arrays, strict=True):
+                if a.tobytes() != b.tobytes():
+                    raise NotTraced("the loops compute something else")
+    return found
+
+
+def _traced(row: Row, memory: _Memory) -> KernelLoops:
+    memory.fill(0)
+    calls: list[Any] = []
+    arguments = memory.arguments(row.arguments, partial(in_place_of, calls))
+    try:
+        row.function(*arguments)
+    except NotTraced:
+        raise
+    except Exception as error:
+        raise NotTraced("a kernel that needs more than a traced array has") from error
+    words: list[int] = []
+    sites: list[Site] = []
+    numbers = b""
+    for loop in [loop for call in calls for loop in loops_of(call)]:
+        for k, x in enumerate(loop.operands):
+            word = len(words) + HEAD + k
+            if isinstance(x, bytes) or (place := _place(x, memory)) is None:
+                number = x if isinstance(x, bytes) else _number(x)
+                sites.append(Site(word, -1, len(numbers)))
+                numbers += number.ljust(16, b"\0")
+            else:
+                sites.append(Site(word, *place))
+        words += loop.words
+    return KernelLoops(words, sites, numbers)
+
+
+def _place(x: Any, memory: _Memory) -> tuple[int, int] | None:
+    array, more = (x.array, x.offset) if isinstance(x, Rest) else (x, 0)
+    found = memory.place_of(int(array.__array_interface__["data"][0]))
+    return None if found is None else (found[0], found[1] + more)
+
+
+def _number(x: Any) -> bytes:
+    # The bytes of an array that a kernel has made of one number.
+    if isinstance(x, Rest) or x.size != 1:
+        raise NotTraced("memory of the kernel's own")
+    return bytes(x.tobytes())
+
+
+def _runner(loops: KernelLoops, memory: _Memory) -> Callable[[], None]:
+    tape = Tape([TapedRow(loops, [*range(len(memory.at))])])
+    for value, sites in tape.sites.items():
+        sites.bind(memory.at[value])
+    return tape.run

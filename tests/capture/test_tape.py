@@ -1,0 +1,286 @@
+"""Small kernel calls as loops of NumPy's: the same bits, or the kernel itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+import lowtide.nn.functional as F
+from lowtide import nn
+from lowtide.framework.capture.program import DrawNumber, EmptyArray, Place, Row
+from lowtide.framework.capture.tape.kernel_loops import KernelTracer
+from lowtide.framework.capture.tape.numpy_loops import MOST, walked
+from lowtide.framework.capture.tape.tape import Tape
+from lowtide.framework.capture.tape.traced_array import TracedArray
+from lowtide.framework.kernels.common import shared_ufuncs
+from lowtide.framework.kernels.common.copy import rows_known
+
+pytestmark = pytest.mark.skipif(not rows_known(), reason="no compiled kernels on this machine")
+
+OF_FLOATS = sorted(shared_ufuncs._OF_FLOATS)
+OF_INTEGERS = sorted(shared_ufuncs._OF_INTEGERS)
+DTYPES = ["f", "d", "e", "i", "q", "h", "b", "B", "?", "F"]
+
+
+def ours(function: Any) -> Any:
+    """The function as one of lowtide's own kernels."""
+    function.__module__ = "lowtide.framework.ops.tests"
+    return function
+
+
+class Case:
+    """Arrays in memory of their own, and the places that say where they lie."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self.random, self.dense = random, False
+        self.memory: list[np.ndarray] = []
+        self.places: list[Place] = []
+        self.arrays: list[np.ndarray] = []
+
+    def add(self, shape: tuple[int, ...], dtype: Any, like: int | None = None) -> Place:
+        """An array of drawn strides; or the memory of another one."""
+        dtype = np.dtype(dtype)
+        if like is not None:
+            place = self.places[like]
+        else:
+            order = [*range(len(shape))][::-1]
+            if not self.dense:
+                order = [int(d) for d in self.random.permutation(len(shape))]
+            strides, step = [0] * len(shape), dtype.itemsize
+            for d in order:
+                gap = 1 if self.dense else int(self.random.choice([1, 1, 2]))
+                strides[d], step = step * gap, step * gap * shape[d]
+            offset = dtype.itemsize * int(self.random.integers(3))
+            place = Place(len(self.memory), offset, shape, dtype, tuple(strides))
+            self.memory.append(np.zeros((step + offset) // 16 + 2, np.complex128).view(np.uint8))
+        self.places.append(place)
+        array = np.ndarray(
+            place.shape, dtype, self.memory[place.value], place.offset, place.strides
+        )
+        if dtype.kind in "fc":
+            array[...] = self.random.standard_normal(shape)
+        else:
+            array[...] = self.random.integers(0, 100, shape)
+        self.arrays.append(array)
+        return place
+
+    def both(self, function: Any, *more: Any) -> bool:
+        """Run a kernel call and what stands for it; False if nothing does."""
+        row = Row(ours(function), [*self.places, *more], [])
+        taped = KernelTracer().taped(row)
+        if taped is None:
+            return False
+        before = [m.copy() for m in self.memory]
+        tape = Tape([taped])
+        for number, sites in tape.sites.items():
+            sites.bind(self.memory[number].ctypes.data)
+        for _ in range(2):  # the loops may not change their own words
+            for m, b in zip(self.memory, before, strict=True):
+                m[:] = b
+            tape.run()
+        found = [m.tobytes() for m in self.memory]
+        for m, b in zip(self.memory, before, strict=True):
+            m[:] = b
+        with np.errstate(all="ignore"):
+            function(*self.arrays, *more)
+        assert found == [m.tobytes() for m in self.memory]
+        return True
+
+
+def shapes(random: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A shape, and one that broadcasts to it."""
+    shape = tuple(int(n) for n in random.choice([1, 2, 3, 5, 17], random.integers(1, 5)))
+    other = tuple(1 if random.random() < 0.3 else n for n in shape)
+    return shape, other[int(random.integers(len(other))) :]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ufuncs_of_drawn_layouts(dtype: str) -> None:
+    random = np.random.default_rng([*dtype.encode()])
+    taken = 0
+    for name in OF_FLOATS if np.dtype(dtype).kind in "fc" else OF_INTEGERS:
+        ufunc = getattr(np, name)
+        result = next((t[-1] for t in ufunc.types if t.startswith(dtype * ufunc.nin + "->")), None)
+        if result is None:
+            continue
+        for _ in range(4):
+            case = Case(random)
+            shape, other = shapes(random)
+            case.add(shape, result)
+            case.add(shape, dtype)
+            if ufunc.nin == 2:
+                case.add(other, dtype)
+            taken += case.both(lambda out, *inputs, ufunc=ufunc: ufunc(*inputs, out=out))
+    assert taken > 20
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_chains_on_shared_memory(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    case = Case(random)
+    shape, other = shapes(random)
+    for _ in range(3):
+        case.add(shape, np.float32)
+    case.add(other, np.float32)
+
+    def kernel(out: Any, a: Any, b: Any, c: Any, number: float) -> None:
+        np.multiply(a, number, out=out)
+        np.add(out, c, out=out)
+        a -= b
+        out[...] = np.maximum(out, a, out=out)
+        b[..., :1] = c[..., :1]
+        a.fill(number)
+        np.exp(b, out=b)
+        np.copyto(a, b)
+
+    assert case.both(kernel, float(random.standard_normal()))
+
+
+def reduced(case: Case, shape: tuple[int, ...], axes: tuple[int, ...]) -> list[bool]:
+    kept = tuple(1 if d in axes else n for d, n in enumerate(shape))
+    taken = []
+    for ufunc in (np.add, np.multiply, np.maximum, np.minimum):
+        for keepdims in (True, False):
+            out = kept if keepdims else tuple(n for d, n in enumerate(shape) if d not in axes)
+            case.places, case.arrays = [], []
+            case.add(out, np.float32)
+            case.add(shape, np.float32)
+
+            def kernel(out: Any, x: Any, ufunc: Any = ufunc, keepdims: bool = keepdims) -> None:
+                ufunc.reduce(x, axes, out.dtype, out, keepdims)
+
+            taken.append(case.both(kernel))
+    return taken
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_reductions_of_drawn_layouts(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in random.choice([1, 2, 7, 33], random.integers(1, 4)))
+    axes = tuple(d for d in range(len(shape)) if random.random() < 0.5) or (len(shape) - 1,)
+    reduced(Case(random), shape, axes)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_reductions_of_what_has_no_gaps_are_on_tapes(axes: tuple[int, ...]) -> None:
+    case = Case(np.random.default_rng(0))
+    case.dense = True
+    assert all(reduced(case, (3, 7, 33), axes))
+
+
+@pytest.mark.parametrize("dtype", ["f", "d", "F"])
+@pytest.mark.parametrize("stack", [(), (3,), (2, 3)])
+def test_products_of_drawn_layouts(dtype: str, stack: tuple[int, ...]) -> None:
+    random = np.random.default_rng(len(stack))
+    for _ in range(10):
+        m, k, n = (int(x) for x in random.choice([1, 2, 5, 16], 3))
+        case = Case(random)
+        case.add((*stack, m, n), dtype)
+        case.add((*stack, m, k), dtype)
+        case.add(((k, n) if random.random() < 0.5 else (*stack, k, n)), dtype)
+        assert case.both(lambda out, a, b: np.matmul(a, b, out=out))
+
+
+def test_dims_are_ordered_and_joined_as_numpy_does() -> None:
+    assert walked((4, 1, 8), [(32, 0, 4), (32, 7, 4)]) == ([32], [[4], [4]])
+    assert walked((4, 8), [(4, 16), (4, 16)]) == ([32], [[4], [4]])
+    assert walked((4, 8), [(32, 4), (4, 16)]) == ([4, 8], [[32, 4], [4, 16]])
+    assert walked((4, 8), [(0, 4), (32, 4)]) == ([4, 8], [[0, 4], [32, 4]])
+    assert walked((1, 1), [(9, 9)]) == ([1], [[0]])
+
+
+def refused(function: Any, *places: Any) -> bool:
+    return KernelTracer().taped(Row(function, [*places], [])) is None
+
+
+X = Place(0, 0, (4, 8), np.dtype(np.float32), (32, 4))
+Y = Place(1, 0, (4, 8), np.dtype(np.float32), (32, 4))
+KERNELS = {
+    "it reads numbers": lambda out, x: np.add(x, float(np.asarray(x)[0, 0]), out=out),
+    "it branches on numbers": lambda out, x: np.copyto(out, x) if x[0, 0] > 0 else None,
+    "it allocates": lambda out, x: np.copyto(out, x + x),
+    "it copies": lambda out, x: np.copyto(out, x.copy()),
+    "it takes elements": lambda out, x: np.copyto(out, x[[0, 1, 2, 3]]),
+    "it converts": lambda out, x: np.add(x, np.ones((4, 8)), out=out, casting="unsafe"),
+    "it computes behind it": lambda out, x: np.add(np.asarray(x), 1, out=np.asarray(out)),
+    "it overlaps": lambda out, x: np.add(x[1:], 1.0, out=x[:-1]),
+    "it counts": lambda out, x, k=[0]: (k.append(0), np.add(x, float(len(k)), out=out)),
+    "it sorts": lambda out, x: x.sort(),
+    "it raises": lambda out, x: [][0],
+}
+
+
+@pytest.mark.parametrize("what", KERNELS)
+def test_a_kernel_stays_as_it_is(what: str) -> None:
+    assert refused(ours(KERNELS[what]), Y, X)
+
+
+def test_what_is_no_small_kernel_call_stays_as_it_is() -> None:
+    add = ours(lambda out, x, *_: np.add(x, 1.0, out=out))
+    assert not refused(add, Y, X)
+    large = Place(0, 0, (MOST + 1,), np.dtype(np.float32), (4,))
+    assert refused(add, large._replace(value=1), large)
+    assert refused(add, Y, X, DrawNumber(0))
+    assert refused(add, Y, X, EmptyArray((0,), np.dtype(np.float32)))
+    add.__module__ = "my_kernels"  # it may do more than compute
+    assert refused(add, Y, X)
+
+
+def test_kernel_calls_of_one_kind_are_traced_once() -> None:
+    ran = []
+
+    def kernel(out: Any, x: Any, *_: Any) -> None:
+        ran.append(type(x))
+        np.add(x, 1.0, out=out)
+
+    tracer = KernelTracer()
+    for number in range(5):
+        assert tracer.taped(Row(ours(kernel), [Y._replace(value=9 + number), X], [])) is not None
+    first = len(ran)
+    assert ran.count(TracedArray) == 1  # and then on drawn numbers
+    assert first < 5 * 5
+    assert tracer.taped(Row(kernel, [Y, X, 2], [])) is not None
+    assert tracer.taped(Row(kernel, [X, X], [])) is not None
+    assert len(ran) == 3 * first
+
+
+def test_a_step_of_small_ops_is_on_tapes_and_peaks_no_higher() -> None:
+    lt.manual_seed(0)
+    cell = nn.GRUCell(6, 6)
+    x = lt.randn(5, 4, 6)
+
+    def step(x: Any) -> Any:
+        cell.zero_grad()
+        h = lt.zeros(4, 6)
+        for t in range(5):
+            h = cell(x[t], h) * F.softmax(h, -1).sum(-1, keepdim=True)
+        loss = (h * h).mean()
+        loss.backward()
+        return loss.detach()
+
+    compiled = lt.compile(step, fullgraph=True)
+    peaks = []
+    for call in (step, compiled):
+        for _ in range(5):
+            lt.reset_peak_memory_stats()
+            found = call(x)
+        grads = [p.grad.numpy().tobytes() for p in cell.parameters()]
+        peaks.append((lt.max_memory_allocated(), found.item(), grads))
+    assert peaks[1][1:] == peaks[0][1:]
+    assert compiled.replays == 2
+    assert "small ones on" in lt.compiler.explain(step, x)
+
+
+def test_memory_that_is_not_aligned_is_no_recorded_call() -> None:
+    bits = np.zeros(4 * 8 + 1, np.uint8)[1:].view(np.float32)
+    assert not bits.flags.aligned
+    compiled = lt.compile(lambda x: x + 1)
+    with pytest.warns(lt.CaptureWarning, match="not contiguous, or not aligned"):
+        compiled(lt.from_numpy(bits))
+    for k in range(5):
+        bits[:] = k
+        assert compiled(lt.from_numpy(bits)).tolist() == [k + 1.0] * 8
+    assert compiled.replays == 0
