@@ -17,6 +17,9 @@ from lowtide.framework.capture.tape.tape import Tape
 from lowtide.framework.capture.tape.traced_array import TracedArray
 from lowtide.framework.kernels.common import shared_ufuncs
 from lowtide.framework.kernels.common.copy import rows_known
+from lowtide.framework.kernels.cpu import loop_tape
+from lowtide.framework.kernels.cpu.compiler import signature
+from lowtide.framework.kernels.cpu.support.jit import compiled
 
 pytestmark = pytest.mark.skipif(not rows_known(), reason="no compiled kernels on this machine")
 
@@ -284,3 +287,93 @@ def test_memory_that_is_not_aligned_is_no_recorded_call() -> None:
         bits[:] = k
         assert compiled(lt.from_numpy(bits)).tolist() == [k + 1.0] * 8
     assert compiled.replays == 0
+
+
+@pytest.mark.parametrize("dtype", ["f", "d", "e", "h", "?", "q"])
+def test_masked_copies_of_drawn_layouts(dtype: str) -> None:
+    random = np.random.default_rng([*dtype.encode()])
+    for k in range(12):
+        case = Case(random)
+        shape, other = shapes(random)
+        case.add(shape, dtype)
+        case.add(shape if k % 2 else other, dtype)
+        case.add(other if k % 2 else shape, "?")
+
+        def kernel(out: Any, x: Any, mask: Any, number: Any = k) -> None:
+            np.copyto(out, x, where=mask)
+            np.copyto(out, True if number else x, where=mask)
+
+        assert case.both(kernel)
+
+
+@compiled
+def _weighted(out: Any, x: Any, factor: Any, shift: Any, size: Any, kept: Any, skip: Any) -> None:
+    for i in range(size[0]):
+        for j in range(size[1]):
+            if kept or j != skip:
+                out[i, j] = x[i, j] * factor + shift
+
+
+@compiled
+def _sum_of(x: Any) -> float:
+    total = 0.0
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            total += x[i, j]
+    return total
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_compiled_kernels_with_arguments_of_all_kinds(kept: bool) -> None:
+    for seed in range(4):
+        case = Case(np.random.default_rng(seed))
+        case.add((3, 5), np.float32)
+        case.add((3, 5), np.float32)
+
+        def kernel(out: Any, x: Any) -> None:
+            out.fill(7)
+            _weighted(out, x, np.float32(0.5), -2.5, (3, 5), kept, 2)
+
+        assert case.both(kernel)
+
+
+def test_kernels_that_tell_something_or_use_other_memory_stay_as_they_are() -> None:
+    other = np.ones((4, 8), np.float32)
+
+    def telling(out: Any, x: Any) -> None:
+        out.fill(_sum_of(x))
+
+    def elsewhere(out: Any, x: Any) -> None:
+        _weighted(out, other, np.float32(1), 0.0, (4, 8), True, 0)
+
+    def by_address(out: Any, x: Any) -> None:
+        at = x.__array_interface__["data"][0]
+        _weighted(out, x, np.float32(1), 0.0, (at - at, 8), True, at)
+
+    def threads(out: Any, x: Any) -> None:
+        if not _weighted.share(0, 0, 1, 1, 4, 3, out, x, np.float32(1), 0.0, (4, 8), True, 0):
+            _weighted(out, x, np.float32(1), 0.0, (4, 8), True, 0)
+
+    for kernel in (telling, elsewhere, by_address, threads):
+        assert refused(ours(kernel), Y, X), kernel.__name__
+
+
+def test_a_kernel_without_memory_is_an_error() -> None:
+    @compiled
+    def allocating(out: Any, n: Any) -> None:
+        room = np.empty(n)
+        room[0] = 1
+        out[0] = room[0]
+
+    out = np.zeros(1)
+    address, arguments, kinds = allocating.packed((out, 3))
+    words, arrays = signature.packed(arguments, kinds)
+    tape = np.array([0] * loop_tape.SCRATCH + loop_tape.kernel_call(address, words), np.int64)
+    first = loop_tape.SCRATCH + loop_tape.HEAD
+    for k, x in arrays:
+        tape[first + k] = x.ctypes.data
+    loop_tape.run(tape, tape.ctypes.data)
+    assert out[0] == 1
+    tape[first + 3] = 1 << 60
+    with pytest.raises(MemoryError):
+        loop_tape.run(tape, tape.ctypes.data)

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.cpu.loop_tape import HEAD
 from ..program import DrawNumber, EmptyArray, Place, Row
 from ..value_reads import is_read
 from .numpy_loops import MOST, Rest, loops_of
 from .tape import KernelLoops, Site, Tape, TapedRow
-from .traced_array import NotTraced, in_place_of
+from .traced_array import KernelCall, NotTraced, in_place_of
 
 _ALIGNMENT = 64  # as the pool's
 _OURS = ("lowtide.framework.", "lowtide.modules.", "lowtide.optim.")
@@ -116,6 +115,7 @@ class _Memory:
         if any(s < 0 for p in _places(row.arguments) for s in p.strides):
             raise NotTraced("negative strides")
         self.arrays = [_aligned(n) for n in self.sizes]
+        self.kernels = False  # whether compiled kernels use it
         self.at = [int(a.__array_interface__["data"][0]) for a in self.arrays]
 
     def fill(self, draw: int) -> None:
@@ -126,8 +126,10 @@ class _Memory:
             array = self.array(p)
             if p.dtype.kind in "fc":
                 array[...] = _numbers(random, draw, p.shape)
-            elif p.dtype.kind in "biu":
-                array[...] = random.integers(0, 2, p.shape)
+            elif p.dtype.kind == "b":
+                array[...] = random.random(p.shape) < 0.5
+            elif p.dtype.kind in "iu":  # a compiled kernel may take them for indices
+                array[...] = 0 if self.kernels else random.integers(0, 2, p.shape)
             else:
                 raise NotTraced(f"arrays of {p.dtype}")
 
@@ -171,8 +173,9 @@ def _aligned(count: int) -> np.ndarray:
 def _checked(row: Row, values: list[int]) -> KernelLoops:
     traced, memory, other = (_Memory(row, values) for _ in range(3))
     with np.errstate(all="ignore"):
-        found = _traced(row, traced)
+        found, kernels = _traced(row, traced)
         run = _runner(found, other)
+        memory.kernels = other.kernels = kernels
         for draw in range(_DRAWS):
             memory.fill(draw)
             other.fill(draw)
@@ -187,7 +190,8 @@ def _checked(row: Row, values: list[int]) -> KernelLoops:
     return found
 
 
-def _traced(row: Row, memory: _Memory) -> KernelLoops:
+def _traced(row: Row, memory: _Memory) -> tuple[KernelLoops, bool]:
+    # What stands for it, and whether compiled kernels are among that.
     memory.fill(0)
     calls: list[Any] = []
     arguments = memory.arguments(row.arguments, partial(in_place_of, calls))
@@ -201,16 +205,21 @@ def _traced(row: Row, memory: _Memory) -> KernelLoops:
     sites: list[Site] = []
     numbers = b""
     for loop in [loop for call in calls for loop in loops_of(call)]:
-        for k, x in enumerate(loop.operands):
-            word = len(words) + HEAD + k
-            if isinstance(x, bytes) or (place := _place(x, memory)) is None:
-                number = x if isinstance(x, bytes) else _number(x)
-                sites.append(Site(word, -1, len(numbers)))
-                numbers += number.ljust(16, b"\0")
-            else:
+        if loop.own and any(memory.place_of(w) is not None for w in loop.words):
+            raise NotTraced("an address among the arguments of a kernel")
+        for k, x in loop.operands:
+            word = len(words) + k
+            place = None if isinstance(x, bytes) else _place(x, memory)
+            if place is not None:
                 sites.append(Site(word, *place))
+                continue
+            if loop.own:
+                raise NotTraced("memory of the kernel's own")
+            number = x if isinstance(x, bytes) else _number(x)
+            sites.append(Site(word, -1, len(numbers)))
+            numbers += number.ljust(16, b"\0")
         words += loop.words
-    return KernelLoops(words, sites, numbers)
+    return KernelLoops(words, sites, numbers), any(isinstance(c, KernelCall) for c in calls)
 
 
 def _place(x: Any, memory: _Memory) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""A call of a ufunc, a copy or a reduction, as the loop in C that NumPy calls for it.
+"""A call of a ufunc, a copy, a reduction or a kernel, as the loops in C that are called for it.
 
 NumPy brings the dims of the operands into an order, joins those that lie one behind the other, and
 calls the loop along the innermost one, for each place of the others. The same is done here, so that
@@ -18,13 +18,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...kernels.common.matmul import divides
+from ...kernels.cpu.compiler.signature import packed
 from ...kernels.cpu.elementwise.ufunc_loops import loop_of
-from ...kernels.cpu.loop_tape import instruction, product, product_loop
-from .traced_array import Copy, NotTraced, Reduction, UfuncCall
+from ...kernels.cpu.loop_tape import (
+    HEAD,
+    instruction,
+    kernel_call,
+    masked_copy,
+    product,
+    product_loop,
+)
+from .traced_array import Copy, KernelCall, NotTraced, Reduction, UfuncCall
 
 MOST = 1 << 14  # elements of a call; NumPy and our own threads cut larger ones
 _BUFFER = 1 << 13  # elements up to which NumPy does not cut a reduction
 _OUTER = 3
+_WORDS = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 
 
 class Loop(NamedTuple):
@@ -32,11 +41,13 @@ class Loop(NamedTuple):
 
     Attributes:
         words: As ``kernels/cpu/loop_tape.py`` describes them, without addresses.
-        operands: Whose addresses they need: arrays, or bytes of one number.
+        operands: (index of a word, whose address it is): an array, or the bytes of one number.
+        own: Whether all arrays must be the kernel call's.
     """
 
     words: list[int]
-    operands: tuple[Any, ...]
+    operands: list[tuple[int, Any]]
+    own: bool = False
 
 
 class Walk(NamedTuple):
@@ -59,7 +70,11 @@ def loops_of(call: Any) -> list[Loop]:
     """
     if isinstance(call, Reduction):
         return _reduction(call)
+    if isinstance(call, KernelCall):
+        return [_kernel_call(call.address, call.arguments, call.words)]
     if isinstance(call, Copy):
+        if call.mask is not None:
+            return [_masked_copy(call)]
         return _copy(call.source, call.out)
     if call.ufunc is np.matmul:
         a, b = call.inputs
@@ -184,7 +199,11 @@ def _nested(loop: tuple[int, int], operands: Sequence[Any], walk: Walk) -> Loop:
     inner = [s[-1] for s in walk.strides]
     moves = list(zip(*(s[:-1] for s in walk.strides), strict=True))
     words = instruction(loop, len(operands), walk.sizes[-1:], inner, walk.sizes[:-1], moves)
-    return Loop(words, tuple(operands))
+    return Loop(words, _from(HEAD, operands))
+
+
+def _from(first: int, operands: Sequence[Any]) -> list[tuple[int, Any]]:
+    return list(enumerate(operands, first))
 
 
 def _copy(source: Any, out: Any) -> list[Loop]:
@@ -194,6 +213,39 @@ def _copy(source: Any, out: Any) -> list[Loop]:
     loop = _known(ufunc, out.dtype, count, out.dtype)
     operands = [*[source] * count, out]
     return [_nested(loop, operands, _walk(operands, out.shape))]
+
+
+def _masked_copy(call: Copy) -> Loop:
+    out, mask = call.out, call.mask
+    source = _operand(call.source, out.dtype, out)
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or out.itemsize not in _WORDS:
+        raise NotTraced("a masked copy of other dtypes")
+    if np.may_share_memory(mask, out):
+        raise NotTraced("operands that overlap")
+    walk = _walk([out, source, mask], out.shape)
+    shape = (*[1] * (_OUTER + 1 - len(walk.sizes)), *walk.sizes)
+    strides = [(*[0] * (len(shape) - len(s)), *s) for s in walk.strides]
+    word = _WORDS[out.itemsize]
+    dtypes = word, word, np.dtype(np.bool_)
+    # Arrays of these strides, which are not read: they say what the kernel is compiled for.
+    memory = [np.zeros(_reach(shape, s, d.itemsize), np.uint8) for s, d in zip(strides, dtypes)]  # noqa: B905
+    arrays = [np.ndarray(shape, d, m, 0, s) for d, m, s in zip(dtypes, memory, strides)]  # noqa: B905
+    kernel: Any = masked_copy
+    found = kernel.packed(tuple(arrays))
+    if found is None:
+        raise NotTraced("a masked copy")
+    loop = _kernel_call(*found)
+    whole = [out, source, mask]
+    return Loop(loop.words, [(k, x) for (k, _), x in zip(loop.operands, whole, strict=True)])
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    return itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+def _kernel_call(address: int, arguments: list[Any], kinds: list[str]) -> Loop:
+    words, arrays = packed(arguments, kinds)
+    return Loop(kernel_call(address, words), [(HEAD + k, x) for k, x in arrays], own=True)
 
 
 def _reduction(call: Reduction) -> list[Loop]:
@@ -262,7 +314,7 @@ def _product(a: Any, b: Any, out: Any) -> list[Loop]:
     sizes, moves = [stack[d] for d in dims], [[m[d] for m in moved] for d in dims]
     strides = [x.strides[-2:] for x in (a, b, out)]
     words = product(loop, a.shape[-2:], b.shape[-2:], strides, sizes, moves)
-    return [Loop(words, (a, b, out))]
+    return [Loop(words, _from(HEAD, (a, b, out)))]
 
 
 def _stacked(x: Any, stack: Sequence[int]) -> list[int]:

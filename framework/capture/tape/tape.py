@@ -104,10 +104,7 @@ class Tape:
         if of_numbers:
             self._sites(of_numbers).bind(_address(self._numbers))
         self.sites = {number: self._sites(found) for number, found in of_values.items()}
-        self.call: tuple[Any, list[Any]] = (
-            run,
-            [self._words, _address(self._words), SCRATCH, len(words)],
-        )
+        self.call: tuple[Any, list[Any]] = run, [self._words, _address(self._words)]
 
     def run(self) -> None:
         """Call the loops."""

@@ -29,8 +29,8 @@ _VIEWS = frozenset(
 )
 _REDUCTIONS = frozenset((np.sum, np.max, np.amax, np.min, np.amin, np.prod))
 _OWN = """
-calls _reduce _copy __class__ __array_interface__ __array_ufunc__ __array_function__
-__array_finalize__ __array_priority__
+calls _reduce _copy __compiled_kernel__ __shared_kernel__ __class__ __array_interface__
+__array_ufunc__ __array_function__ __array_finalize__ __array_priority__
 """
 _PLAIN = """
 shape strides dtype ndim size itemsize nbytes flags base T mT real imag reshape ravel swapaxes
@@ -61,10 +61,25 @@ class Reduction(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """``out[...] = source``, which broadcasts; a number fills."""
+    """``out[...] = source``, which broadcasts; a number fills. With a mask, where it is true."""
 
     out: Any
     source: Any
+    mask: Any = None
+
+
+class KernelCall(NamedTuple):
+    """A call of a compiled kernel.
+
+    Attributes:
+        address: Of the C function that takes packed arguments.
+        arguments: As the kernel knows them.
+        words: Their words, as ``compiler/signature.py`` has them.
+    """
+
+    address: int
+    arguments: list[Any]
+    words: list[str]
 
 
 class TracedArray(np.ndarray):
@@ -123,13 +138,19 @@ class TracedArray(np.ndarray):
         raise NotTraced(function.__name__)
 
     def __compiled_kernel__(self, kernel: Any, args: tuple[Any, ...]) -> Any:
-        """Refuse: a compiled kernel is no loop of NumPy's."""
+        """Note a call of a compiled kernel that returns nothing."""
+        plain = tuple(a.view(np.ndarray) if isinstance(a, TracedArray) else a for a in args)
+        found = kernel.packed(plain)
+        if found is None:
+            raise NotTraced(kernel.__name__)
+        self.calls.append(KernelCall(*found))
+
+    def __shared_kernel__(self, kernel: Any) -> Any:
+        """Refuse: several threads are to run a kernel, as many as there are then."""
         raise NotTraced(kernel.__name__)
 
     def _copy(self, out: Any, source: Any, casting: Any = None, where: Any = True) -> None:
-        if where is not True:
-            raise NotTraced("copyto with where")
-        self.calls.append(Copy(out, source))
+        self.calls.append(Copy(out, source, None if where is True else where))
 
     def __getitem__(self, key: Any) -> Any:
         """Take a view."""

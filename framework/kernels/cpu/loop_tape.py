@@ -1,9 +1,15 @@
-"""A list of loops of NumPy's ufuncs, which compiled code calls one after the other.
+"""A list of loops of NumPy's ufuncs and of compiled kernels, called one after the other.
 
 A replay of a compiled function whose kernel calls are small spends its time between the kernels:
 Python calls a function, the function calls a ufunc, the ufunc checks its arrays. Where all of this
 comes out the same at each replay, what is left are the loops in C and the addresses they take. They
 are written down as words, and :func:`run` reads those.
+
+An instruction of a ufunc's loop is: address of the loop, its data, how many operands, dims, steps
+and outer dims it has (0 or ``OUTER``); the operands' addresses; the loop's dims; its steps; the
+sizes of the outer dims; for each of them, the bytes by which the operands move. An instruction of a
+compiled kernel has its address, 0, how many words its arguments are, 0, 0, ``KERNEL``; then the
+arguments (``compiler/signature.py``, ``packed``).
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from .elementwise.ufunc_loops import address, pointers
+from .support.atomics import call_words
 from .support.jit import compiled, deferred, spelled
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
@@ -21,6 +28,7 @@ ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 SCRATCH = 4  # words at the start of a tape: addresses of the call that is made
 HEAD = 6  # words of an instruction before its operands' addresses
 OUTER = 3  # outer dims of an instruction that has any
+KERNEL = -1  # in the place of the number of outer dims: a compiled kernel
 
 
 @spelled
@@ -36,23 +44,17 @@ def _call_at(typing: Any, function: Any, data: Any, at: Any, dims: Any, steps: A
 
 
 @compiled(signature="i8:1C,i8,i8,i8")
-def run(tape: Any, here: int, start: int, stop: int) -> None:
-    """Call the loops of the instructions in words ``start`` to ``stop``.
-
-    An instruction is: address of the loop, its data, how many operands, dims, steps and outer dims
-    it has (0 or ``OUTER``); the operands' addresses; the loop's dims; its steps; the sizes of the
-    outer dims; for each of them, the bytes by which the operands move.
-
-    Args:
-        tape: Words, of which the first ``SCRATCH`` are overwritten.
-        here: The tape's address.
-        start: The first word.
-        stop: Behind the last.
-    """
+def _run(tape: Any, here: int, start: int, stop: int) -> int:
+    # The instructions in words `start` to `stop`; whether a kernel failed.
     while start < stop:
         function, data = tape[start], tape[start + 1]
         count, outer = tape[start + 2], tape[start + 5]
         at = start + HEAD
+        if outer == KERNEL:
+            start = at + count
+            if call_words(function, (here + 8 * at,)) != 0:
+                return 1
+            continue
         dims = at + count
         steps = dims + tape[start + 3]
         sizes = steps + tape[start + 4]
@@ -70,6 +72,21 @@ def run(tape: Any, here: int, start: int, stop: int) -> None:
                         moved = i * tape[moves + n] + j * tape[moves + count + n]
                         tape[n] = tape[at + n] + moved + k * tape[moves + 2 * count + n]
                     _call_at(function, data, here, here + 8 * dims, here + 8 * steps)
+    return 0
+
+
+def run(tape: Any, here: int) -> None:
+    """Call the loops and kernels of a tape.
+
+    Args:
+        tape: Words, of which the first ``SCRATCH`` are overwritten.
+        here: The tape's address.
+
+    Raises:
+        MemoryError: A kernel had no memory for what it needs.
+    """
+    if _run(tape, here, SCRATCH, tape.size):
+        raise MemoryError("a compiled kernel had no memory for what it needs")
 
 
 def instruction(
@@ -112,8 +129,18 @@ def product_loop(dtype: Any) -> tuple[int, int] | None:
     words = product(found, a.shape, b.shape, (a.strides, b.strides, out.strides))
     tape = np.array([*[0] * SCRATCH, *words], np.int64)
     tape[SCRATCH + HEAD :][:3] = [address(x) for x in (a, b, out)]
-    run(tape, address(tape), SCRATCH, tape.size)
+    run(tape, address(tape))
     return found if out.tobytes() == (a @ b).tobytes() else None
+
+
+def kernel_call(function: int, arguments: list[int]) -> list[int]:
+    """Return the instruction of a compiled kernel.
+
+    Args:
+        function: Its address.
+        arguments: Packed; they begin at word ``HEAD``.
+    """
+    return [function, 0, len(arguments), 0, 0, KERNEL, *arguments]
 
 
 def product(
@@ -132,3 +159,14 @@ def product(
     dims = 1, a[0], a[1], b[1]
     steps = (0, 0, 0, *(s for of_operand in strides for s in of_operand))
     return instruction(loop, 3, dims, steps, sizes, moves)
+
+
+@compiled
+def masked_copy(out: Any, source: Any, mask: Any) -> None:
+    """Copy where a mask is true; all are of four dims and one shape, of words and of bools."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            for k in range(out.shape[2]):
+                for n in range(out.shape[3]):
+                    if mask[i, j, k, n]:
+                        out[i, j, k, n] = source[i, j, k, n]

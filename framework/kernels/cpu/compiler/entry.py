@@ -1,16 +1,16 @@
 """Entries of compiled kernels: functions of a shared library, made callable from Python.
 
-A library has up to four names: the entry, which takes Python's objects; one that shares the call
-out among threads, of kernels that return nothing; a table, into which the addresses of types are
-written that entries compare with; and the kernel as a C function of words, where all its arguments
-are such.
+A library has up to five names: the entry, which takes Python's objects; one that shares the call
+out among threads, and one that takes the arguments packed into words of memory, of kernels that
+return nothing; a table, into which the addresses of types are written that entries compare with;
+and the kernel as a C function of words, where all its arguments are such.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from .signature import dtype_of
 SOURCE = of_source(__file__)  # as it is imported
 
 ENTRY, WORDS, TABLE = "lowtide_entry", "lowtide_words", "lowtide_table"
-SHARED = "lowtide_shared"
+SHARED, PACKED = "lowtide_shared", "lowtide_packed"
 TYPE, DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = 8, 16, 24, 32, 40, 56, 64  # bytes in an array
 VALUE = 16  # in a number of NumPy, or a float
 COUNT, ITEMS = 16, 24  # in a tuple
@@ -80,8 +80,24 @@ def table(words: list[str]) -> list[int]:
     return found
 
 
-def load(path: str, name: str, words: list[str]) -> tuple[Any, Any, int]:
-    """Return the entry of a library, its shared entry or None, its function of words or 0.
+class Loaded(NamedTuple):
+    """What a library has.
+
+    Attributes:
+        entry: Takes Python's objects.
+        shared: Shares a call out among threads; None if there is no such entry.
+        address: Of the kernel as a C function of words; 0 if there is none.
+        packed: Address of the function that takes packed arguments; 0 if there is none.
+    """
+
+    entry: Any
+    shared: Any
+    address: int
+    packed: int
+
+
+def load(path: str, name: str, words: list[str]) -> Loaded:
+    """Return what a library has.
 
     Args:
         path: The library's file.
@@ -104,7 +120,9 @@ def load(path: str, name: str, words: list[str]) -> tuple[Any, Any, int]:
         raise OSError(f"{path} has no function {ENTRY}")
     function = _callable(library, address, name)
     shared = _address(library, SHARED)
-    return function, shared and _callable(library, shared, name), _address(library, WORDS) or 0
+    shared = shared and _callable(library, shared, name)
+    others = [_address(library, symbol) or 0 for symbol in (WORDS, PACKED)]
+    return Loaded(function, shared, *others)
 
 
 def _address(library: Any, name: str) -> int | None:

@@ -52,6 +52,7 @@ class Kernel:
         self._called: set[str] = set()  # signatures for which Numba has compiled it
         self._address = 0
         self._shared: dict[Any, Any] = {}  # of each entry, the one for several threads
+        self._packed: dict[Any, int] = {}  # and the address of the one for packed arguments
 
     def __call__(self, *args: Any) -> Any:
         """Run it; the interpreter's lock is released meanwhile."""
@@ -65,14 +66,35 @@ class Kernel:
             *args: What :class:`.translate.SharedEntry` takes.
         """
         shared = self._shared.get(self._entry)
-        return shared is not None and shared(*args) is not NotImplemented
+        if shared is None or shared(*args) is NotImplemented:
+            noting = _noting(args)
+            if noting is not None:
+                noting.__shared_kernel__(self)
+            return False
+        return True
+
+    def packed(self, args: tuple[Any, ...]) -> tuple[int, list[Any], list[str]] | None:
+        """Run it, and say how the same call is made by its address with packed arguments.
+
+        Returns:
+            The address of a C function, the arguments as it knows them, and their words; None if
+            there is no such function.
+        """
+        words = self.declared or signature.words(args)
+        if words is None:
+            return None
+        self.prepare(words)
+        entry = self._made[words]
+        kinds = words.split(",")
+        found = signature.plain(args, kinds)
+        if entry is None or not self._packed[entry] or entry(*found) is NotImplemented:
+            return None
+        return self._packed[entry], found, kinds
 
     def _call_other(self, args: tuple[Any, ...]) -> Any:
-        for a in args:
-            # Arrays that note what is done with them, as NumPy's `__array_ufunc__` lets them.
-            note = getattr(type(a), "__compiled_kernel__", None)
-            if note is not None:
-                return note(a, self, args)
+        noting = _noting(args)
+        if noting is not None:
+            return noting.__compiled_kernel__(self, args)
         for entry in self._entries:
             found = entry(*args)
             if found is not NotImplemented:
@@ -132,12 +154,13 @@ class Kernel:
             found = library.load(self, wanted)
         if found is None:
             return None
-        return self._noted(*found)
+        return self._noted(found)
 
-    def _noted(self, entry: Any, shared: Any, address: int) -> Any:
-        self._shared[entry] = shared
-        self._address = address
-        return entry
+    def _noted(self, found: Any) -> Any:
+        self._shared[found.entry] = found.shared
+        self._packed[found.entry] = found.packed
+        self._address = found.address
+        return found.entry
 
     def _compile(self, wanted: str) -> Any:
         start = time.perf_counter()
@@ -147,7 +170,7 @@ class Kernel:
 
             try:
                 data = make(self, wanted)
-                entry = self._noted(*library.keep(self, wanted, data))
+                entry = self._noted(library.keep(self, wanted, data))
             except (CannotTranslate, LinkError, library.CannotLoad):
                 entry = None  # it needs more than a library of ours has
         notices.add(time.perf_counter() - start)
@@ -164,6 +187,11 @@ class Kernel:
                 if self._dispatcher is None:
                     self._dispatcher = _dispatcher(self)
         return self._dispatcher
+
+
+def _noting(args: tuple[Any, ...]) -> Any:
+    # An array that notes what is done with it, as NumPy's `__array_ufunc__` lets it; or None.
+    return next((a for a in args if hasattr(type(a), "__compiled_kernel__")), None)
 
 
 class Part(Kernel):

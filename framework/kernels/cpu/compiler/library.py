@@ -113,8 +113,8 @@ def clear() -> int:
     return count
 
 
-def load(kernel: Any, words: str) -> tuple[Any, Any, int] | None:
-    """Return (entry, shared entry, address) of a library that is kept, or None.
+def load(kernel: Any, words: str) -> entry.Loaded | None:
+    """Return what a library that is kept has, or None.
 
     A file that is damaged, or that another user may have written, counts as absent.
     """
@@ -128,7 +128,7 @@ def load_data(kernel: Any, words: str) -> bytes | None:
     return _read(kernel, words, NUMBA, lambda place, data: data)
 
 
-def keep(kernel: Any, words: str, data: bytes) -> tuple[Any, Any, int]:
+def keep(kernel: Any, words: str, data: bytes) -> entry.Loaded:
     """Keep a library, if there is a folder for it, and return what :func:`load` does.
 
     Raises:
@@ -207,7 +207,7 @@ def _verified(descriptor: int, identity: bytes) -> bytes | None:
     return body[: len(body) - length] if body[len(body) - length :] == identity else None
 
 
-def _map(descriptor: int, data: bytes, name: str, words: str) -> tuple[Any, Any, int]:
+def _map(descriptor: int, data: bytes, name: str, words: str) -> entry.Loaded:
     # By the descriptor: a path could name another file by now.
     try:
         return entry.load(_new_path(descriptor), name, words.split(","))
@@ -215,7 +215,7 @@ def _map(descriptor: int, data: bytes, name: str, words: str) -> tuple[Any, Any,
         return _map_memory(data, name, words)
 
 
-def _map_memory(data: bytes, name: str, words: str) -> tuple[Any, Any, int]:
+def _map_memory(data: bytes, name: str, words: str) -> entry.Loaded:
     descriptor = os.memfd_create(name)
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:

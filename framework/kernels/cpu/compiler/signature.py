@@ -74,6 +74,35 @@ def plain(args: tuple[Any, ...], words_: list[str]) -> list[Any]:
     return found
 
 
+def packed(args: list[Any], words_: list[str]) -> tuple[list[int], list[tuple[int, Any]]]:
+    """Return arguments as words of memory, and where arrays' addresses go.
+
+    An array is its address, its shape and its strides; a tuple its numbers; a number two words,
+    with its bytes in front; None nothing.
+
+    Args:
+        args: As :func:`plain` returns them.
+        words_: Their words.
+
+    Returns:
+        The words, with zeros for addresses; (index of a word, array) for each array.
+    """
+    found: list[int] = []
+    arrays: list[tuple[int, Any]] = []
+    for x, kind in zip(args, words_, strict=True):
+        if ":" in kind:
+            arrays.append((len(found), x))
+            found += [0, *x.shape, *x.strides]
+        elif "x" in kind:
+            found += x
+        elif kind == "b1":
+            found.append(int(x))
+        elif kind != "-":
+            data = np.array(x, dtype_of(kind)).tobytes().ljust(16, b"\0")
+            found += np.frombuffer(data, np.int64).tolist()
+    return found, arrays
+
+
 def dtype_of(kind: str) -> np.dtype[Any]:
     """Return NumPy's dtype of a word."""
     return np.dtype(kind.partition(":")[0].rstrip("s"))

@@ -31,6 +31,7 @@ from .entry import (
     FLAGS,
     ITEMS,
     NDIM,
+    PACKED,
     SHAPE,
     SHARED,
     STRIDES,
@@ -54,6 +55,7 @@ runtime: Any = _runtime
 arrayobj: Any = _arrayobj
 llvm: Any = binding
 
+SYMBOLS = [ENTRY, WORDS, SHARED, PACKED, TABLE]
 _I1, _I8, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 _POINTER = _I8.as_pointer()
 _C, _F, _ALIGNED, _WRITEABLE = 1, 2, 0x100, 0x400
@@ -116,6 +118,7 @@ def translate(dispatcher: Any, words: list[str], declared: bool) -> bytes:
         Entry(made, module, words, declared).write()
         if made.signature.return_type == types.none:
             SharedEntry(made, module, words, declared).write()
+            _write_packed(made, module, words)
         if all(w == "i8" for w in words):
             _write_words(made, module)
         library.add_ir_module(module)
@@ -137,7 +140,7 @@ def _object(library: Any, context: Any) -> bytes:
         more.triple, more.data_layout = whole.triple, whole.data_layout
         whole.link_in(more)
     for thing in [*whole.functions, *whole.global_variables]:
-        if not thing.is_declaration and thing.name not in (ENTRY, WORDS, SHARED, TABLE):
+        if not thing.is_declaration and thing.name not in SYMBOLS:
             thing.linkage = "internal"
     library._optimize_final_module()
     whole.verify()
@@ -426,6 +429,45 @@ def _write_words(made: Any, module: Any) -> None:
     b.ret(result if isinstance(kind, types.Integer) and kind.bitwidth == 64 else _number(0))
 
 
+def _write_packed(made: Any, module: Any, kinds: list[str]) -> None:
+    # word packed(word *arguments): the kernel with the arguments that ``packed`` packs; not 0 if it
+    # failed.
+    function = ir.Function(module, ir.FunctionType(_I64, [_I64]), PACKED)
+    b = ir.IRBuilder(function.append_basic_block("first"))
+    context, signature = made.target_context, made.signature
+    memory, place = b.inttoptr(function.args[0], _I64.as_pointer()), 0
+
+    def following(count: int) -> list[Any]:
+        nonlocal place
+        place += count
+        return [b.gep(memory, [_number(k)]) for k in range(place - count, place)]
+
+    given = []
+    for word, kind in zip(kinds, signature.args, strict=True):
+        if isinstance(kind, types.Array):
+            first, *rest = (b.load(at) for at in following(1 + 2 * kind.ndim))
+            element = context.get_data_type(kind.dtype)
+            array = context.make_array(kind)(context, b)
+            data, size = b.inttoptr(first, element.as_pointer()), context.get_abi_sizeof(element)
+            lines = rest[: kind.ndim], rest[kind.ndim :]
+            arrayobj.populate_array(array, data, *lines, _number(size), meminfo=None)
+            given.append(array._getvalue())
+        elif "x" in word:
+            given.append(context.make_tuple(b, kind, [b.load(at) for at in following(len(kind))]))
+        elif word == "-":
+            given.append(context.get_dummy_value())
+        elif word == "b1":
+            given.append(b.icmp_signed("!=", b.load(following(1)[0]), _number(0)))
+        else:
+            at = b.bitcast(following(2)[0], context.get_data_type(kind).as_pointer())
+            given.append(context.data_model_manager[kind].from_data(b, b.load(at)))
+    kernel = context.declare_function(module, made.fndesc)
+    status, _ = context.call_conv.call_function(
+        b, kernel, signature.return_type, signature.args, given, attrs=("noinline",)
+    )
+    b.ret(b.zext(status.is_error, _I64))
+
+
 def _number(n: int) -> Any:
     return ir.Constant(_I64, n)
 
@@ -438,4 +480,4 @@ def make(kernel: Any, words: str) -> bytes:
         LinkError: The object needs what the linker does not do.
     """
     found = translate(kernel.numba_object(), words.split(","), kernel.declared is not None)
-    return link(found, [ENTRY, WORDS, SHARED, TABLE], NEEDED)
+    return link(found, SYMBOLS, NEEDED)
