@@ -62,11 +62,12 @@ class ListedUpdate:
             tensors: The inputs at ``places``.
         """
         spec = tensors[0]._spec
+        arrays = []
         for t in tensors:
             if t._spec is not spec or t._viewed is not None:
                 return False
-        for t in tensors:
-            self._arrays.append(t._array)
+            arrays.append(t._array)
+        self._arrays += arrays
         for k in self._written:
             self._storages.append(tensors[k]._storage)
         self._specs.append(spec)

@@ -176,7 +176,10 @@ class Batch:
             return False
         if len(state) != self._length:
             return False
-        return not any(state.get(name) != value for name, value in self._before)
+        for name, value in self._before:  # a loop: `any` of a generator takes four times as long
+            if state.get(name) != value:
+                return False
+        return True
 
     def add(self, one: Todo, state: dict[str, Any], new: bool) -> bool:
         """Add a parameter; False if it needs a separate call.

@@ -62,6 +62,16 @@ class Replay(Binding):
             for _, place in e.gradients
             if isinstance(place, Place)
         }
+        # In the reverse of the order in which they are born: the pool gives a block that was freed
+        # last first, so each gradient gets the memory that it had.
+        births = {
+            leaf: program.values[place.value].first
+            for e in program.entries
+            if isinstance(e, Effects)
+            for leaf, place in e.gradients
+            if isinstance(place, Place)
+        }
+        self._dropped = sorted(program.dropped, key=lambda leaf: -births.get(leaf, -1))
         self._segments: list[Any] = []
         self._reads = Reads(program)
         self._build()
@@ -173,8 +183,9 @@ class Replay(Binding):
 
     def _drop(self) -> None:
         # Gradients that nothing reads go first, or, where the call may be undone, after that.
-        for leaf in self.program.dropped:
-            self.program.tensors[leaf]._grad = None
+        tensors = self.program.tensors
+        for leaf in self._dropped:
+            tensors[leaf]._grad = None
 
     def _move_arena(self, at: int) -> None:
         self._arena_at = -1
