@@ -213,6 +213,8 @@ def _traced(row: Row, memory: _Memory) -> tuple[KernelLoops, bool]:
             if place is not None:
                 sites.append(Site(word, *place))
                 continue
+            if loop.own and not isinstance(x, bytes) and x.size == 0:
+                continue  # a kernel takes an empty array for None
             if loop.own:
                 raise NotTraced("memory of the kernel's own")
             number = x if isinstance(x, bytes) else _number(x)

@@ -7,6 +7,7 @@ raises :class:`NotTraced`: such a kernel call stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,6 +163,12 @@ class TracedArray(np.ndarray):
             raise NotTraced("a number")
         return found
 
+    def __iter__(self) -> Iterator[Any]:
+        """Take views of the first dim; the elements of one dim are numbers."""
+        if self.ndim < 2:
+            raise NotTraced("numbers of an array")
+        return iter([self[k] for k in range(len(self))])
+
     def __setitem__(self, key: Any, value: Any) -> None:
         """Note a copy, or a fill."""
         parts = key if isinstance(key, tuple) else (key,)
@@ -177,7 +184,7 @@ class TracedArray(np.ndarray):
         raise NotTraced("numbers of an array")
 
     __bool__ = __int__ = __float__ = __complex__ = __index__ = _refuse
-    __iter__ = __contains__ = __array__ = __reduce__ = __copy__ = __deepcopy__ = _refuse  # type: ignore[assignment]
+    __contains__ = __array__ = __reduce__ = __copy__ = __deepcopy__ = _refuse  # type: ignore[assignment]
 
 
 def _plain(options: dict[str, Any], out: Any) -> bool:

@@ -1,5 +1,6 @@
 """Edges of convolution: tiles, what is kept, messages."""
 
+import sys
 from functools import lru_cache
 
 import numpy as np
@@ -212,6 +213,20 @@ def computed_by(routes, of, x, w, y):
     return found
 
 
+def forget_parts(monkeypatch):
+    """Let functions that kernels call be compiled anew, in this test and for those after it.
+
+    One that is compiled keeps the size that it was compiled for, and becomes part of all kernels.
+    """
+    from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("lowtide.framework.kernels.cpu"):
+            for made in vars(module).values():
+                if isinstance(made, Kernel):
+                    monkeypatch.setattr(made, "_dispatcher", None)
+
+
 @pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("name", FOR_REGISTERS)
 def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):
@@ -232,6 +247,7 @@ def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):
     monkeypatch.setattr(microkernel, "_STEPS", 20)
     remade = [name for name, k in vars(kernels).items() if type(k) is Kernel]
     assert {"accumulate", "convolve", "sum_windows"} < set(remade)
+    forget_parts(monkeypatch)
     for name in remade:  # those made before have the usual size in them
         again = jit.compiled(getattr(kernels, name).py_func)
         monkeypatch.setattr(kernels, name, again)
