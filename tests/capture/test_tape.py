@@ -227,6 +227,10 @@ def test_what_is_no_small_kernel_call_stays_as_it_is() -> None:
     large = Place(0, 0, (MOST + 1,), np.dtype(np.float32), (4,))
     assert refused(add, large._replace(value=1), large)
     assert refused(add, Y, X, DrawNumber(0))
+    for nothing in (X._replace(shape=(0, 8)), X._replace(shape=(4, 0))):
+        assert refused(add, Y, X, nothing)
+    for unaligned in (X._replace(offset=2), X._replace(strides=(33, 4))):
+        assert refused(add, Y, X, unaligned)
     assert refused(add, Y, X, EmptyArray((0,), np.dtype(np.float32)))
     add.__module__ = "my_kernels"  # it may do more than compute
     assert refused(add, Y, X)

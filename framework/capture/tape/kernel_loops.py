@@ -79,8 +79,10 @@ def _key_of(function: Any) -> Any:
 def _key(a: Any, values: list[int]) -> Any:
     # Equal for arguments with which a kernel does the same. `values` collects those of places.
     if isinstance(a, Place):
-        if prod(a.shape) > MOST:
-            raise NotTraced("a large array")
+        if not 0 < prod(a.shape) <= MOST:
+            raise NotTraced("an array of no elements, or of many")
+        if any(n % a.dtype.alignment for n in (a.offset, *a.strides)):
+            raise NotTraced("an array that is not aligned")
         if a.value not in values:
             values.append(a.value)
         return values.index(a.value), a.offset, a.shape, a.dtype.str, a.strides
