@@ -120,6 +120,22 @@ def test_ufuncs_of_drawn_layouts(dtype: str) -> None:
     assert taken > 20
 
 
+def test_arrays_before_the_tensor_whose_address_is_known() -> None:
+    case = Case(np.random.default_rng(0))
+    x, y = (case.add((4, 8), np.float32) for _ in range(2))
+    for k, before in ((0, 68), (1, 4)):
+        place = (x, y)[k]
+        memory = np.zeros(1024, np.uint8)
+        case.memory[k] = memory[128:]
+        case.places[k] = place._replace(offset=place.offset - before)
+        case.arrays[k] = np.ndarray(
+            (4, 8), np.float32, memory, 128 + place.offset - before, place.strides
+        )
+        case.arrays[k][...] = np.arange(32).reshape(4, 8)
+    assert case.both(lambda out, x: np.multiply(x, 2.0, out=out))
+    assert case.arrays[0].sum() == 2 * np.arange(32).sum()
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_chains_on_shared_memory(seed: int) -> None:
     random = np.random.default_rng(seed)

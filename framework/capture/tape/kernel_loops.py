@@ -108,17 +108,22 @@ class _Memory:
 
     def __init__(self, row: Row, values: list[int]) -> None:
         self.row, self.values = row, values
-        self.sizes = [0] * len(values)
+        # The first byte of each value, and the one behind the last: a tensor from outside may lie
+        # before the one whose address is the value's.
+        first, last = [0] * len(values), [0] * len(values)
         for p in _places(row.arguments):
+            if any(s < 0 for s in p.strides):
+                raise NotTraced("negative strides")
             reach = sum((n - 1) * s for n, s in zip(p.shape, p.strides, strict=True))
-            size = p.offset + reach + p.dtype.itemsize
             k = values.index(p.value)
-            self.sizes[k] = max(self.sizes[k], size)
-        if any(s < 0 for p in _places(row.arguments) for s in p.strides):
-            raise NotTraced("negative strides")
+            first[k] = min(first[k], p.offset // _ALIGNMENT * _ALIGNMENT)
+            last[k] = max(last[k], p.offset + reach + p.dtype.itemsize)
+        self.first = first
+        self.sizes = [b - a for a, b in zip(first, last, strict=True)]
         self.arrays = [_aligned(n) for n in self.sizes]
         self.kernels = False  # whether compiled kernels use it
-        self.at = [int(a.__array_interface__["data"][0]) for a in self.arrays]
+        starts = [int(a.__array_interface__["data"][0]) for a in self.arrays]
+        self.at = [at - a for at, a in zip(starts, first, strict=True)]  # addresses of the values
 
     def fill(self, draw: int) -> None:
         random = np.random.default_rng(draw)
@@ -136,9 +141,8 @@ class _Memory:
                 raise NotTraced(f"arrays of {p.dtype}")
 
     def array(self, p: Place) -> np.ndarray:
-        return np.ndarray(
-            p.shape, p.dtype, self.arrays[self.values.index(p.value)], p.offset, p.strides
-        )
+        k = self.values.index(p.value)
+        return np.ndarray(p.shape, p.dtype, self.arrays[k], p.offset - self.first[k], p.strides)
 
     def arguments(self, given: list[Any], make: Any) -> list[Any]:
         found: list[Any] = []
@@ -151,7 +155,7 @@ class _Memory:
 
     def place_of(self, address: int) -> tuple[int, int] | None:
         for k, (at, size) in enumerate(zip(self.at, self.sizes, strict=True)):
-            if at <= address < at + size:
+            if 0 <= address - at - self.first[k] < size:
                 return k, address - at
         return None
 
