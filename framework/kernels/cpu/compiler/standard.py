@@ -35,6 +35,8 @@ indexing add f4:1C,f4:1Cr,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C,i8,i8,i8 -
 indexing choose u4:1C,u1:1Cr,u4:1Cr,u4:1Cr,i8x4,i8x4,i8x4,i8x4,i8x4,b1,i8,i8,i8 -
 indexing move u4:1C,u4:1C,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C,i8:1C,i8,i8,i8 -
 linalg.gemm _sgemm i8,i8 -
+loop_tape _run i8:1C,i8,i8,i8 -
+loop_tape masked_copy u4:4C,u4:4C,b1:4C -
 loss.cross_entropy has_invalid_class i8:1C,i8,i8 -
 loss.cross_entropy mean f4:1C,f4:1C,f4:1C,i8:1C,f4:2C,i8 contract+reassoc
 loss.cross_entropy picked f4:3C,f4:2C,i8:2C,f4:2C,i8 -
