@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -248,8 +249,14 @@ def test_what_is_no_small_kernel_call_stays_as_it_is() -> None:
     for unaligned in (X._replace(offset=2), X._replace(strides=(33, 4))):
         assert refused(add, Y, X, unaligned)
     assert refused(add, Y, X, EmptyArray((0,), np.dtype(np.float32)))
+    column = X._replace(shape=(16, 8), strides=(1 << 17, 4))  # tracing takes memory for its gaps
+    assert refused(add, Y._replace(shape=(16, 8)), column)
+    assert refused(ours(lambda out: np.add(1.0, 2.0, out=out)), Y)
     add.__module__ = "my_kernels"  # it may do more than compute
     assert refused(add, Y, X)
+    wrapped = ours(lambda *arrays: add(*arrays))
+    wrapped.__wrapped__ = add
+    assert refused(functools.partial(wrapped), Y, X)
 
 
 def test_kernel_calls_of_one_kind_are_traced_once() -> None:

@@ -22,6 +22,7 @@ from .traced_array import KernelCall, NotTraced, in_place_of
 
 _ALIGNMENT = 64  # as the pool's
 _OURS = ("lowtide.framework.", "lowtide.modules.", "lowtide.optim.")
+_ROOM = 1 << 20  # bytes that a kernel call's values may take, gaps included, to be traced
 _DRAWS = 12  # of which all but three are of normal numbers, where an order of rounding shows
 
 
@@ -63,8 +64,9 @@ class KernelTracer:
 
 
 def _is_ours(function: Any) -> bool:
-    while isinstance(function, partial):
-        function = function.func
+    # Under partials, and under wrappers of ours around a kernel that may be a user's.
+    while (inner := getattr(function, "__wrapped__", getattr(function, "func", None))) is not None:
+        function = inner
     return str(getattr(function, "__module__", "")).startswith(_OURS)
 
 
@@ -118,6 +120,8 @@ class _Memory:
             k = values.index(p.value)
             first[k] = min(first[k], p.offset // _ALIGNMENT * _ALIGNMENT)
             last[k] = max(last[k], p.offset + reach + p.dtype.itemsize)
+        if sum(last) - sum(first) > _ROOM:
+            raise NotTraced("arrays with wide gaps")
         self.first = first
         self.sizes = [b - a for a, b in zip(first, last, strict=True)]
         self.arrays = [_aligned(n) for n in self.sizes]

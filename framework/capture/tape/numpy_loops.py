@@ -128,6 +128,8 @@ def _lies_inside(strides: Sequence[Sequence[int]], outer: int, inner: int) -> bo
 def _elementwise(call: UfuncCall) -> list[Loop]:
     out = call.out
     traced = [x for x in call.inputs if isinstance(x, np.ndarray)]
+    if not traced:
+        raise NotTraced(f"{call.ufunc.__name__} of numbers")
     dtype = next((x.dtype for x in traced if x.ndim), traced[0].dtype)
     operands = [*(_operand(x, dtype, out) for x in call.inputs), out]
     loop = _known(call.ufunc, dtype, len(call.inputs), out.dtype)

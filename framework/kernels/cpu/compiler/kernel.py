@@ -92,14 +92,14 @@ class Kernel:
         return self._packed[entry], found, kinds
 
     def _call_other(self, args: tuple[Any, ...]) -> Any:
-        noting = _noting(args)
-        if noting is not None:
-            return noting.__compiled_kernel__(self, args)
         for entry in self._entries:
             found = entry(*args)
             if found is not NotImplemented:
                 self._entry = entry
                 return found
+        noting = _noting(args)
+        if noting is not None:
+            return noting.__compiled_kernel__(self, args)
         wanted = self.declared or signature.words(args)
         entry = None
         if wanted is not None:
