@@ -82,6 +82,7 @@ def in_tiles(
         tiles = _Tiles(compute, out, sides, arrays, homes, rounded, free, convert, tile)
         threads.parallel_chunks(tiles.run, tiles.count, min(chunks, tiles.count))
 
+    run.__wrapped__ = kernel  # type: ignore[attr-defined]  # for who asks whose kernel it is
     return run, (*work, *spare)
 
 
