@@ -94,14 +94,26 @@ class Binding:
         return np.copyto, arguments
 
     def _bound_row(self, row: Row) -> Call:
-        taped = None if self._tracer is None else self._tracer.taped(row)
-        if taped is not None:
-            return _taped, [taped]
+        if self._tracer is not None and self._takes_tapes(row):
+            taped = self._tracer.taped(row)
+            if taped is not None:
+                return _taped, [taped]
         arguments = self._with_sites(row.arguments)
         values = self.program.values
         if any(values[n].kind == OUTSIDE for n in row.written):
             return _whole, [row.function, arguments]
         return row.function, arguments
+
+    def _takes_tapes(self, row: Row) -> bool:
+        # Loops in C take no memory that is not aligned, as a tensor over NumPy's may have it.
+        program = self.program
+        for number in values_of(row.arguments):
+            value = program.values[number]
+            if value.kind == OUTSIDE and value.tensor >= program.argument_count:
+                t = program.tensors[value.tensor]
+                if not value.is_gradient and not t._array.flags.aligned:
+                    return False
+        return True
 
     def _on_tapes(self, calls: list[Call]) -> list[Call]:
         # Join kernel calls that go onto a tape. Storages that are born between them are born
@@ -186,14 +198,9 @@ class Binding:
             else:
                 where[k] = _ndarray(shape, dtype, array, offset, strides)
             self._borrowed.append((where, k))
-        if number in self._tape_sites:
-            if not array.flags.aligned:
-                raise RuntimeError(
-                    "compile: the memory of a tensor is not aligned to its elements. Copy it "
-                    "(clone()), or call the function as it is written: compile(f, disable=True)."
-                )
-            for sites in self._tape_sites[number]:
-                sites.bind(int(array.__array_interface__["data"][0]))
+        for sites in self._tape_sites.get(number, ()):
+            assert array.flags.aligned  # as `_takes_tapes`, arguments and gradients are
+            sites.bind(int(array.__array_interface__["data"][0]))
 
     def _give_back(self) -> None:
         for where, k in self._borrowed:

@@ -237,7 +237,7 @@ class SplitReplay(Binding):
             if g is None or spec is None:
                 if g is not None or spec is not None:
                     return False
-            elif g._spec is not spec or g._array.strides != strides:
+            elif g._spec is not spec or g._array.strides != strides or not g._array.flags.aligned:
                 return False
         roots = [g._storage.root for g in gradients if g is not None]
         return len({id(r) for r in roots}) == len(roots)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 import lowtide as lt
 import lowtide.nn.functional as F
@@ -212,6 +213,32 @@ def test_dims_are_ordered_and_joined_as_numpy_does() -> None:
     assert walked((1, 1), [(9, 9)]) == ([1], [[0]])
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_elements_come_in_numpys_order(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in random.choice([1, 2, 3, 5], random.integers(1, 5)))
+    arrays = []
+    for _ in range(3):
+        case = Case(random)
+        case.add(shape, np.int64)
+        (array,) = case.arrays
+        array[...] = np.arange(array.size).reshape(shape)
+        cut = [slice(0, 1) if random.random() < 0.2 else slice(None) for _ in shape]
+        arrays.append(np.broadcast_to(array[tuple(cut)], shape))
+    flags: Any = ["external_loop"]
+    expected = [
+        tuple(tuple(x.tolist()) for x in chunks)
+        for chunks in np.nditer(arrays, flags, [["readonly"]] * 3, order="K")
+    ]
+    strides = [[0 if n == 1 else s for n, s in zip(shape, a.strides, strict=True)] for a in arrays]
+    walk = walked(shape, strides)
+    ways = [as_strided(a, walk.sizes, s) for a, s in zip(arrays, walk.strides, strict=True)]
+    found = [
+        tuple(tuple(w[outer].tolist()) for w in ways) for outer in np.ndindex(*walk.sizes[:-1])
+    ]
+    assert found == expected
+
+
 def refused(function: Any, *places: Any) -> bool:
     return KernelTracer().taped(Row(function, [*places], [])) is None
 
@@ -227,6 +254,9 @@ KERNELS = {
     "it converts": lambda out, x: np.add(x, np.ones((4, 8)), out=out, casting="unsafe"),
     "it computes behind it": lambda out, x: np.add(np.asarray(x), 1, out=np.asarray(out)),
     "it overlaps": lambda out, x: np.add(x[1:], 1.0, out=x[:-1]),
+    "its mask is what it writes": lambda out, x: np.copyto(
+        out.view(np.bool_)[1:], True, where=out.view(np.bool_)[:-1]
+    ),
     "it counts": lambda out, x, k=[0]: (k.append(0), np.add(x, float(len(k)), out=out)),
     "it sorts": lambda out, x: x.sort(),
     "it raises": lambda out, x: [][0],
@@ -274,7 +304,8 @@ def test_kernel_calls_of_one_kind_are_traced_once() -> None:
     assert first < 5 * 5
     assert tracer.taped(Row(kernel, [Y, X, 2], [])) is not None
     assert tracer.taped(Row(kernel, [X, X], [])) is not None
-    assert len(ran) == 3 * first
+    assert tracer.taped(Row(kernel, [Y, X._replace(offset=64)], [])) is not None
+    assert len(ran) == 4 * first
 
 
 def test_a_step_of_small_ops_is_on_tapes_and_peaks_no_higher() -> None:
@@ -314,6 +345,33 @@ def test_memory_that_is_not_aligned_is_no_recorded_call() -> None:
         bits[:] = k
         assert compiled(lt.from_numpy(bits)).tolist() == [k + 1.0] * 8
     assert compiled.replays == 0
+
+
+def unaligned(n: int) -> Any:
+    return lt.from_numpy(np.ones(4 * n + 1, np.uint8)[1:].view(np.float32))
+
+
+def test_a_gradient_that_is_not_aligned_arrives_at_a_compiled_module() -> None:
+    net = nn.Linear(6, 4)
+    compiled = lt.compile(net)
+    x = lt.randn(3, 6)
+    for k in range(6):
+        net.zero_grad()
+        g = unaligned(12).reshape(3, 4) if k == 5 else lt.ones(3, 4)
+        compiled(x).backward(g)
+    expected = net.weight.grad
+    net.zero_grad()
+    net(x).backward(unaligned(12).reshape(3, 4).clone())
+    assert net.weight.grad.tolist() == expected.tolist()
+
+
+def test_a_tensor_that_is_not_aligned_is_used_by_a_compiled_function() -> None:
+    shift = unaligned(8)
+    compiled = lt.compile(lambda x: (x * 2 - shift).exp(), fullgraph=True)
+    for k in range(6):
+        x = lt.randn(8)
+        assert compiled(x).tolist() == (x * 2 - shift).exp().tolist(), k
+    assert compiled.replays == 3
 
 
 @pytest.mark.parametrize("dtype", ["f", "d", "e", "h", "?", "q"])
