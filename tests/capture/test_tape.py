@@ -443,6 +443,27 @@ def test_kernels_that_tell_something_or_use_other_memory_stay_as_they_are() -> N
         assert refused(ours(kernel), Y, X), kernel.__name__
 
 
+@compiled
+def _scatter(out: Any, index: Any, at: Any) -> None:
+    for i in range(index.shape[0]):
+        out[index[i] + at, 0] = 3.0
+
+
+def test_compiled_kernels_are_traced_with_indices_that_are_inside() -> None:
+    index = Place(2, 0, (4,), np.dtype(np.int64), (8,))
+    one = Place(1, 0, (1, 1), np.dtype(np.float32), (4, 4))
+    seen = []
+
+    def kernel(out: Any, index: Any, at: int) -> None:
+        seen.append(int(np.asarray(index).max()))
+        _scatter(out, index, at)
+
+    assert not refused(ours(kernel), one, index, 0)
+    assert not any(seen)
+    assert refused(kernel, one, index, 1)  # it writes beyond its memory
+    assert refused(kernel, one, index, -5)
+
+
 def test_a_kernel_without_memory_is_an_error() -> None:
     @compiled
     def allocating(out: Any, n: Any) -> None:

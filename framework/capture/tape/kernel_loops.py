@@ -22,6 +22,7 @@ from .traced_array import KernelCall, NotTraced, in_place_of
 
 _ALIGNMENT = 64  # as the pool's
 _OURS = ("lowtide.framework.", "lowtide.modules.", "lowtide.optim.")
+_MARGIN = 1 << 12  # bytes around the memory of a value
 _ROOM = 1 << 20  # bytes that a kernel call's values may take, gaps included, to be traced
 _DRAWS = 12  # of which all but three are of normal numbers, where an order of rounding shows
 
@@ -124,8 +125,10 @@ class _Memory:
             raise NotTraced("arrays with wide gaps")
         self.first = first
         self.sizes = [b - a for a, b in zip(first, last, strict=True)]
-        self.arrays = [_aligned(n) for n in self.sizes]
-        self.kernels = False  # whether compiled kernels use it
+        # With room around: a compiled kernel does not look whether an index is inside.
+        self._rooms = [_aligned(n + 2 * _MARGIN) for n in self.sizes]
+        self.arrays = [r[_MARGIN : r.size - _MARGIN] for r in self._rooms]
+        self.indices = 1  # the largest number in arrays of integers
         starts = [int(a.__array_interface__["data"][0]) for a in self.arrays]
         self.at = [at - a for at, a in zip(starts, first, strict=True)]  # addresses of the values
 
@@ -139,8 +142,8 @@ class _Memory:
                 array[...] = _numbers(random, draw, p.shape)
             elif p.dtype.kind == "b":
                 array[...] = random.random(p.shape) < 0.5
-            elif p.dtype.kind in "iu":  # a compiled kernel may take them for indices
-                array[...] = 0 if self.kernels else random.integers(0, 2, p.shape)
+            elif p.dtype.kind in "iu":
+                array[...] = random.integers(0, self.indices + 1, p.shape)
             else:
                 raise NotTraced(f"arrays of {p.dtype}")
 
@@ -156,6 +159,12 @@ class _Memory:
             else:
                 found.append(make(self.array(a)) if isinstance(a, Place) else a)
         return found
+
+    def need_inside(self) -> None:
+        # Nothing may have been written around the values.
+        for room in self._rooms:
+            if room[:_MARGIN].any() or room[room.size - _MARGIN :].any():
+                raise NotTraced("a kernel that writes elsewhere for drawn numbers")
 
     def place_of(self, address: int) -> tuple[int, int] | None:
         for k, (at, size) in enumerate(zip(self.at, self.sizes, strict=True)):
@@ -182,10 +191,12 @@ def _aligned(count: int) -> np.ndarray:
 
 def _checked(row: Row, values: list[int]) -> KernelLoops:
     traced, memory, other = (_Memory(row, values) for _ in range(3))
+    traced.indices = 0  # compiled kernels take them as they are
     with np.errstate(all="ignore"):
         found, kernels = _traced(row, traced)
         run = _runner(found, other)
-        memory.kernels = other.kernels = kernels
+        if kernels:
+            memory.indices = other.indices = 0
         for draw in range(_DRAWS):
             memory.fill(draw)
             other.fill(draw)
@@ -194,6 +205,8 @@ def _checked(row: Row, values: list[int]) -> KernelLoops:
             except Exception as error:
                 raise NotTraced("a kernel that refuses drawn numbers") from error
             run()
+            memory.need_inside()
+            other.need_inside()
             for a, b in zip(memory.arrays, other.arrays, strict=True):
                 if a.tobytes() != b.tobytes():
                     raise NotTraced("the loops compute something else")
@@ -211,6 +224,7 @@ def _traced(row: Row, memory: _Memory) -> tuple[KernelLoops, bool]:
         raise
     except Exception as error:
         raise NotTraced("a kernel that needs more than a traced array has") from error
+    memory.need_inside()
     words: list[int] = []
     sites: list[Site] = []
     numbers = b""

@@ -35,7 +35,7 @@ _OF_EVERY_CLASS = frozenset(
 )
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
 _PACKAGE = __name__.rpartition(".")[0]
-_COMPILER = ("fingerprint", "entry", "link", "runtime", "translate")
+_COMPILER = ("fingerprint", "entry", "entry_code", "link", "runtime", "translate")
 
 
 _hashes: dict[int, tuple[CodeType, str]] = {}  # by id; held, so that no other object has it

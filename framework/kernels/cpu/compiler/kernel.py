@@ -63,7 +63,7 @@ class Kernel:
         """Run it by several threads; False if it cannot be, or not yet.
 
         Args:
-            *args: What :class:`.translate.SharedEntry` takes.
+            *args: What :class:`.entry_code.SharedEntry` takes.
         """
         shared = self._shared.get(self._entry)
         if shared is None or shared(*args) is NotImplemented:
