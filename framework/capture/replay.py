@@ -75,6 +75,7 @@ class Replay(Binding):
         self._segments: list[Any] = []
         self._reads = Reads(program)
         self._build()
+        self._tracer = None  # all rows are bound: what was found is in the tapes
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
         self._fixed = [

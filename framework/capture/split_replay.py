@@ -100,6 +100,7 @@ class SplitReplay(Binding):
                 self._forward += [] if filling is None else [filling]
         self._forward += self._rows(0, self._at)
         self._later = self._rows(self._at, len(program.entries))
+        self._tracer = None  # all rows are bound: what was found is in the tapes
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
         self._writes = [
