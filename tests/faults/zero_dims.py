@@ -44,7 +44,7 @@ REFUSALS = (
 )
 # Their results are whatever the memory held.
 UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
-UNFILLED |= {"_as_strided"}  # reads any part of its storage: `as_strided` checks that it is inside
+UNFILLED |= {"as_strided"}  # reads any part of its storage: the function checks that it is inside
 # Ops that only gradient rules call, with operands that fit: they are reached by what they serve.
 OF_RULES = ("_grad", "slope", "backward")
 Place = tuple[int, int]  # number of an input, and of its dim
