@@ -32,6 +32,7 @@ from typing import Any
 from ...framework.interrupts import WholeContext
 from .containers import dropped_root, grouped, is_other_holder
 from .findings import (
+    NOT_COUNTED,
     NOTHING,
     Finding,
     FindingRecord,
@@ -67,6 +68,9 @@ class detect_retained(WholeContext):
         shared_bytes: Bytes that several findings hold together.
         elsewhere_bytes: Bytes of their graphs that something else holds, too, such as a variable
             of the last step: dropping the findings frees none of them.
+        counted: False: what the findings hold reaches more than a million objects, too many to
+            count references. ``bytes`` and ``nodes`` of a finding are then those of all its
+            graphs, also of what others hold.
 
     Memory:
         Keeps nothing of the program alive: weak references, strings and numbers.
@@ -97,6 +101,7 @@ class detect_retained(WholeContext):
         self._fruitless = self._rest = 0
         self._next = self._looked = 0
         self.shared_bytes = self.elsewhere_bytes = 0
+        self.counted = True
         self._old: dict[int, Any] = {}  # static graphs already told of
         self._noted = NotedFindings(self._generations)
         self._warned: set[Any] = set()  # keys of records
@@ -277,6 +282,9 @@ class detect_retained(WholeContext):
         roots = [c.root_object for c in cases if c.root_object is not None]
         if found is None and roots:
             found = shares(roots, self._generations, self._tensors.steps_of())
+            self.counted = found is not None
+            if found is None:
+                self.shared_bytes = self.elsewhere_bytes = 0
         if found is None:
             return None
         self.shared_bytes, self.elsewhere_bytes = found.together, found.elsewhere
@@ -437,7 +445,11 @@ class detect_retained(WholeContext):
 
     def report(self) -> str:
         """Format the findings as text."""
-        return page(self.findings, self._ends) + elsewhere(self.elsewhere_bytes)
+        return (
+            page(self.findings, self._ends)
+            + elsewhere(self.elsewhere_bytes)
+            + ("" if self.counted else NOT_COUNTED)
+        )
 
     def __repr__(self) -> str:
         return f"<detect_retained: {len(self._reported())} findings in {self._ends} steps>"

@@ -209,6 +209,12 @@ def shared_finding(nbytes: int, steps: int) -> Finding:
     return Finding("shared", text, "", None, nbytes, 0, 0, 0, steps, way)
 
 
+NOT_COUNTED = (
+    "\nThey lead to more than a million objects, too many to count references: bytes and nodes are "
+    "those of all their graphs, also of what something else holds.\n"
+)
+
+
 def elsewhere(nbytes: int) -> str:
     """Say how much of the graphs something else holds, too; nothing if that is nothing."""
     if not nbytes:

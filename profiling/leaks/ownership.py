@@ -27,7 +27,10 @@ import numpy as np
 
 from ...framework.autograd.node import Node
 from ...framework.memory.ledger import Ledger
+from ...framework.ops.kernel_choice import Kernel
 from ...framework.ops.plan import Plan
+from ...framework.ops.registry import Op
+from ...framework.ops.rules import RuleSet
 from ...framework.storage import AliasStorage, LedgerEntry
 from ...framework.tensor import Tensor
 from .node_tracker import OWNED, NodeTracker
@@ -35,8 +38,12 @@ from .node_tracker import OWNED, NodeTracker
 _PASSED = (  # what leads to no graph, or to all of the process
     int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype,
     type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, Ledger, Plan,
+    Op, RuleSet, Kernel,
 )  # fmt: skip
-_MOST = 1_000_000  # objects, after which nothing is counted
+# Packages whose objects hold no tensors. A Numba function leads to all that Numba has compiled: more
+# than a million objects after some hundred kernels.
+_PASSED_PACKAGES = {"numba", "llvmlite", "ast", "inspect"}
+MOST_OBJECTS = 1_000_000  # after which nothing is counted
 
 
 @dataclass(frozen=True)
@@ -167,11 +174,12 @@ class _Heap:
         del every, with_key
         self.place.update((id(o), k) for k, o in enumerate(self.objects))
         skip = _namespaces()
+        passed: dict[type, bool] = {}
         k = 0
         while k < len(self.objects):
-            self.out.append([self._put(o) for o in _referents(self.objects[k], skip)])
+            self.out.append([self._put(o) for o in _referents(self.objects[k], skip, passed)])
             k += 1
-            if k > _MOST:
+            if k > MOST_OBJECTS:
                 return False
         self.objects.append(object())
         counts = [sys.getrefcount(o) for o in self.objects]
@@ -276,15 +284,26 @@ def _namespaces() -> set[int]:
     return found
 
 
-def _referents(o: Any, skip: set[int]) -> Iterator[Any]:
+def _referents(o: Any, skip: set[int], passed: dict[type, bool]) -> Iterator[Any]:
     kind = type(o)
     if issubclass(kind, LedgerEntry) and not issubclass(kind, AliasStorage):
         return  # a storage leads to nothing of the user's
     if issubclass(kind, np.ndarray) and o.base is not None:  # which NumPy does not show
         yield o.base
     for r in gc.get_referents(o):
-        if not issubclass(type(r), _PASSED) and id(r) not in skip:
+        kind = type(r)
+        known = passed.get(kind)
+        if known is None:
+            known = passed[kind] = _is_passed(kind)
+        if not known and id(r) not in skip:
             yield r
+
+
+def _is_passed(kind: type) -> bool:
+    module = getattr(kind, "__module__", None)
+    return issubclass(kind, _PASSED) or (
+        isinstance(module, str) and module.partition(".")[0] in _PASSED_PACKAGES
+    )
 
 
 def _handles(node: Any) -> Any:

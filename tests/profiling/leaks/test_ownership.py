@@ -10,12 +10,14 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 
 import lowtide as lt
 from lowtide import nn
 from lowtide.profiling import Finding, detect_retained
 from lowtide.profiling.estimate.fork_sandbox import run_apart
+from lowtide.profiling.leaks import ownership
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -175,3 +177,57 @@ def test_counting_keeps_nothing_alive() -> None:
         assert before - lt.memory_allocated() == 16
     finally:
         gc.enable()
+
+
+def keep_losses(net: Any) -> tuple[list[Any], detect_retained]:
+    losses: list[Any] = []
+    with detect_retained() as watch:
+        for _ in range(4):
+            losses.append(net(lt.ones(2, 8)).square().mean())
+            losses[-1].backward()
+            watch.step()
+    return losses, watch
+
+
+def test_kernels_and_what_numba_compiled_are_not_counted(monkeypatch) -> None:
+    """An op's kernels lead to Numba, and so to all that it compiled in this process."""
+
+    @numba.njit
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    twice(1.0)  # compiled: leads to Numba's registries
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(8, 4), nn.GELU(), nn.LayerNorm(4))
+            self.activation = twice
+
+        def forward(self, x: Any) -> Any:
+            out = self.layers(x)
+            out.grad_fn.metadata["net"] = self  # the graph leads to the module, and to Numba
+            return out
+
+    monkeypatch.setattr(ownership, "MOST_OBJECTS", 700)
+    net = Net()
+    losses, watch = keep_losses(net)
+    assert watch.counted
+    (found,) = watch.findings
+    assert found.kind == "list"
+    before = lt.memory_allocated()
+    losses.clear()
+    gc.collect()
+    assert before - lt.memory_allocated() == found.bytes
+
+
+def test_too_many_objects_to_count_are_named(monkeypatch) -> None:
+    net = nn.Linear(8, 4)
+    _, counted = keep_losses(net)
+    assert counted.counted
+    assert "too many to count" not in counted.report()
+    monkeypatch.setattr(ownership, "MOST_OBJECTS", 20)
+    _, watch = keep_losses(net)
+    assert not watch.counted
+    assert "too many to count references" in watch.report()
+    assert (watch.shared_bytes, watch.elsewhere_bytes) == (0, 0)
