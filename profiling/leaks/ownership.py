@@ -40,8 +40,8 @@ _PASSED = (  # what leads to no graph, or to all of the process
     type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, Ledger, Plan,
     Op, RuleSet, Kernel,
 )  # fmt: skip
-# Packages whose objects hold no tensors. A Numba function leads to all that Numba has compiled: more
-# than a million objects after some hundred kernels.
+# Packages whose objects hold no tensors. A Numba function leads to all that Numba has compiled:
+# more than a million objects after some hundred kernels.
 _PASSED_PACKAGES = {"numba", "llvmlite", "ast", "inspect"}
 MOST_OBJECTS = 1_000_000  # after which nothing is counted
 
