@@ -25,10 +25,12 @@ class Disagreement(NamedTuple):
     Attributes:
         reason: Why the call cannot be replayed.
         branch: It is only a truth value or an integer that Python reads: each has its recording.
+        entry: The entry that differs; -1 if none does.
     """
 
     reason: str
     branch: bool = False
+    entry: int = -1
 
 
 def disagreement(a: StepProgram, b: StepProgram) -> Disagreement | None:
@@ -47,11 +49,11 @@ class _Comparison:
 
     def disagreement(self) -> Disagreement | None:
         a, b = self.a, self.b
-        for x, y in zip(a.entries, b.entries, strict=False):
+        for k, (x, y) in enumerate(zip(a.entries, b.entries, strict=False)):
             if type(x) is not type(y):
                 return Disagreement("it runs other kernels in each call")
             if not self.same_entry(x, y):
-                return self.differing(x, y)
+                return self.differing(x, y)._replace(entry=k)
         if len(a.entries) != len(b.entries):
             return Disagreement("it runs other kernels in each call")
         if not all(self.same_value(a.values[x], b.values[y]) for x, y in self.theirs.items()):

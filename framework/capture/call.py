@@ -59,7 +59,7 @@ class Call:
         for x in leaves:
             if not isinstance(x, Tensor):
                 self.others.append(x)
-                key.append((type(x), x if isinstance(x, _COMPARED) else id(x)))
+                key.append(_key_of(x))
                 continue
             array = x._array
             if x._viewed is not None:
@@ -98,6 +98,16 @@ def _lies_close(array: Any) -> bool:
 
 _INFERENCE = {"inference": True}
 _COMPARED = (bool, int, float, complex, str, bytes, type(None))
+
+
+def _key_of(x: Any) -> tuple[type, Any]:
+    return type(x), x if isinstance(x, _COMPARED) else id(x)
+
+
+def key_of_others(x: Any) -> tuple[Any, ...]:
+    """Return what an argument adds to the key of a call, but for its tensors."""
+    leaves, structure = tree_flatten(x)
+    return structure, *(_key_of(leaf) for leaf in leaves if not isinstance(leaf, Tensor))
 
 
 def memory_of(t: Tensor) -> Any:
@@ -209,7 +219,11 @@ def _cut(t: Tensor) -> Tensor:
 
 def changed_by(tensors: list[Tensor]) -> Callable[[], str | None]:
     """Return a function that tells, after a call, what it did to arguments that require grad."""
-    before = [(t, t._storage.version, t._grad, t._node) for t in tensors if t._requires_grad]
+    before = [
+        (t, t._storage.version, t._grad, None if t._node is None or is_freed(t._node) else t._node)
+        for t in tensors
+        if t._requires_grad
+    ]
 
     def tell() -> str | None:
         for t, version, g, node in before:

@@ -3,42 +3,46 @@
 The first call of a kind runs as ever: it makes plans, and state that optimizers make lazily. The
 next two are recorded while they run. If both recordings agree (``agreement.py``), a later call is
 replayed, provided that what the recording depended on is as it was; else it is recorded anew, a
-bounded number of times. Whatever cannot be recorded runs as it is
-written, and a warning says why, once.
+bounded number of times. A statement of the function that cannot be recorded runs as it is written,
+and what lies before and after it is recorded apart (``division/``). Where that cannot be, the whole
+function runs as it is written. A warning says why, once.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
+import inspect
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
-from ..attribution.frames import is_ours
 from ..device import device
-from ..errors import CaptureError, CaptureWarning
+from ..errors import CaptureError
 from ..modes import local
 from ..ops.autocast_policy import thread
 from .agreement import disagreement
-from .call import Call, Inside, changed_by, may_replay, memory_of, stance
+from .call import Call, Inside, changed_by, key_of_others, may_replay, memory_of, stance
 from .checking import Snapshot, checked
+from .division.building import CannotDivide
+from .division.divided import DividedFunction
 from .guards import Guards
 from .pythons_generators import drawn_from, states_of
 from .recorder import Recorder
 from .recording_backward import RecordingBackward
 from .recordings import Kind, Recording, gradients_of, is_plain_gradient
 from .replay import Replay
+from .reporting import described, last_part, name_of, plain_function, warn
 from .returned_numbers import with_numbers
 from .value_reads import ValueChanged
+from .walk import CannotCompare
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
 _MISSES = 8  # undone replays, from which on they have to be fewer than the others
 _READ = "a number that Python reads (item)"
+_MOST_VALUES = 4  # of an argument, from which on the statements that read it run as written
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 
 
@@ -70,6 +74,14 @@ class CompiledFunction:
         self.reasons: list[str] = []
         self.quiet = False
         self._kinds: dict[Any, Kind] = {}
+        self._name = name_of(function)
+        self._divided: DividedFunction | None = None
+        self._piece_of: CompiledFunction | None = None
+        self._around: tuple[
+            Any, ...
+        ] = ()  # the function that this is a piece of, which it cannot call
+        self._divisible = not fullgraph and isinstance(function, FunctionType | MethodType)
+        self._arguments: dict[str, set[Any]] = {}  # values of each that is no tensor
         self._lock = threading.Lock()
 
     def __get__(self, owner: Any, cls: Any = None) -> Any:
@@ -91,8 +103,12 @@ class CompiledFunction:
         state.compiling += 1
         try:
             if not may_replay() or not self._lock.acquire(blocking=False):
+                if state.capture is not None and self._divided is not None:
+                    state.capture.refuse("it calls a function that is recorded in pieces")
                 return self.function(*args, **kwargs)
             try:
+                if self._divided is not None:
+                    return self._call_pieces(self._divided, args, kwargs)
                 return self._call(args, kwargs)
             finally:
                 self._lock.release()
@@ -111,6 +127,7 @@ class CompiledFunction:
             tell = changed_by(call.tensors)
             result = self.function(*args, **kwargs)
             kind.reason = tell()
+            self._note_arguments(args, kwargs)
             return result
         if kind.reason is not None:
             return self._as_written(kind.reason, args, kwargs)
@@ -133,10 +150,75 @@ class CompiledFunction:
                 kind.recordings.remove(recording)
             kind.last_change = kind.last_change if change is None else change.name
         if kind.misses > _MISSES and kind.misses > kind.hits:
-            return self._refused(kind, f"{_READ} changes too often", args, kwargs)
+            reads = {n for r in kind.recordings for n in r.replay.program.read_lines.values()}
+            return self._refused(kind, f"{_READ} changes too often", args, kwargs, lines=reads)
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
+
+    # In pieces
+
+    def _call_pieces(self, divided: DividedFunction, args: Any, kwargs: Any) -> Any:
+        compiled = [run for run, _ in divided.pieces if isinstance(run, CompiledFunction)]
+        before = sum(c.replays for c in compiled)
+        if isinstance(self.function, MethodType):
+            args = (self.function.__self__, *args)
+        result = divided(*args, **kwargs)
+        self.replays += sum(c.replays for c in compiled) > before
+        return result
+
+    def _set_apart(self, reason: str, **which: Any) -> bool:
+        # Let statements run as they are written from the next call on, if that is possible.
+        if self._piece_of is not None:
+            return self._piece_of._divide(reason, which, self)
+        return self._divide(reason, which, None)
+
+    def _divide(self, reason: str, which: dict[str, Any], piece: Any) -> bool:
+        if not self._divisible:
+            return False
+        divided = self._divided
+        if divided is None:
+            try:
+                divided = DividedFunction(plain_function(self.function), self._piece)
+            except CannotDivide:
+                self._divisible = False
+                return False
+        apart = divided.set_apart(within=piece, **which)
+        if apart is None:
+            return False
+        self._divided = divided
+        self._kinds.clear()
+        if not apart:
+            return True
+        self._warn(
+            f"{', '.join(apart)} runs as it is written: {reason}",
+            f"{self._name}: {', '.join(apart)} runs as it is written: {reason}. What lies around "
+            "it is recorded apart.",
+        )
+        return True
+
+    def _piece(self, function: FunctionType, lines: tuple[int, int]) -> CompiledFunction:
+        piece = CompiledFunction(function, check=self.check)
+        piece._piece_of, piece._divisible = self, True
+        piece._around = (self, self.function, plain_function(self.function))
+        piece._name = f"{self._name} (lines {lines[0]} to {lines[1]})"
+        piece.quiet = self.quiet
+        return piece
+
+    def _note_arguments(self, args: Any, kwargs: Any) -> None:
+        # Statements that read an argument that is another one at each call are not recorded.
+        if not self._divisible:
+            return
+        changing = []
+        for name, value in inspect.signature(self.function).bind(*args, **kwargs).arguments.items():
+            found = self._arguments.setdefault(name, set())
+            found.add(key_of_others(value))
+            if len(found) > _MOST_VALUES:
+                changing.append(name)
+        if changing:
+            which = " and ".join(f"`{n}`" for n in changing)
+            if self._set_apart(f"{which} changes from call to call", reads=changing):
+                self._arguments.clear()
 
     def _replayed(self, recording: Recording, call: Call) -> Any:
         self.replays += 1
@@ -160,16 +242,17 @@ class CompiledFunction:
         many = len(holding) if again else self.recordings
         if many >= MOST_RECORDINGS:
             often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
-            return self._refused(kind, often, args, kwargs)
+            return self._refused(kind, often, args, kwargs, changes=last_part(kind.last_change))
         try:
-            guards = Guards(self.function, call.others)
-        except CaptureError as error:
-            return self._refused(kind, str(error), args, kwargs)
+            guards = Guards(self.function, call.others, self._around)
+        except CannotCompare as error:
+            return self._refused(kind, str(error), args, kwargs, names=error.names)
         before = states_of(guards)
         gradients = gradients_of(guards.tensors)
         inside = Inside(call)
         recorder = Recorder(inside.tensors, guards)
         recorder.sees_result = isinstance(call.again.func, FunctionType | MethodType)
+        recorder.code = getattr(call.again.func, "__code__", None)
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(is_plain_gradient(g) for g in gradients if g is not None):
@@ -203,7 +286,9 @@ class CompiledFunction:
         elif reason is None:
             keep(Replay(recorder.program))
         elif reason:
-            self._note_refusal(kind, reason)
+            lines = () if recorder.own_line is None else (recorder.own_line,)
+            change = "" if recorder.reason is not None else kind.last_change
+            self._note_refusal(kind, reason, recorder.line, lines=lines, changes=last_part(change))
         return inside.returned(with_numbers(result) if recorder.numbers else result)
 
     def _why_not(
@@ -211,7 +296,7 @@ class CompiledFunction:
     ) -> str | None:
         # Why a recorded call will not be replayed; None if it will, "" if the next may be.
         if recorder.reason is not None:
-            return f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}"
+            return recorder.reason
         drawn = drawn_from(guards, before)
         if drawn is not None:
             return f"it draws from {drawn}"
@@ -219,6 +304,7 @@ class CompiledFunction:
         if changed is None:
             return None
         kind.attempts += 1
+        kind.last_change = changed.name
         return f"it changes {changed.name} in each call" if kind.attempts >= _ATTEMPTS else ""
 
     def _keep(
@@ -231,63 +317,77 @@ class CompiledFunction:
         # Recordings that held for this call; of a model, those of other calls of the step, too.
         later = replay.program.backward_at is not None
         alike = [r for r in kind.recordings if r.replay.same_backward(replay)]
-        alike = [r for r in alike if r in holding or (later and not r.guards.changed())]
+        alike = [
+            r
+            for r in alike
+            if r in holding or (later and r.began_alike(gradients) and not r.guards.changed())
+        ]
         found = [disagreement(r.replay.program, replay.program) for r in alike]
         if None in found:
             kind.confirmed = True
             return
-        reasons = [d.reason for d in found if d is not None and not d.branch]
+        reasons = [d for d in found if d is not None and not d.branch]
         if len(reasons) < len(found):
             kind.last_change = _READ
         if reasons and not kind.confirmed:
-            self._note_refusal(kind, reasons[0])
+            line = replay.program.read_lines.get(reasons[0].entry)
+            self._note_refusal(kind, reasons[0].reason, lines=() if line is None else (line,))
             return
         self.recordings += 1
         kind.recordings.insert(0, Recording(replay, guards, gradients))
 
-    def _refused(self, kind: Kind, reason: str, args: Any, kwargs: Any) -> Any:
-        self._note_refusal(kind, reason)
+    # What cannot be recorded
+
+    def _refused(self, kind: Kind, reason: str, args: Any, kwargs: Any, **which: Any) -> Any:
+        self._note_refusal(kind, reason, **which)
         return self.function(*args, **kwargs)
 
     def _as_written(self, reason: str, args: Any, kwargs: Any) -> Any:
         self._note(reason)
         return self.function(*args, **kwargs)
 
-    def _note_refusal(self, kind: Kind, reason: str) -> None:
-        kind.reason = reason
-        self._note(reason)
+    def _note_refusal(self, kind: Kind, reason: str, line: str | None = None, **which: Any) -> None:
+        # ``which``: what tells the statements that are at fault (DividedFunction.set_apart).
+        if any(which.values()) and self._set_apart(reason, **which):
+            return
+        kind.reason = f"{reason} at {line}" if line else reason
+        self._note(kind.reason)
 
     def _note(self, reason: str) -> None:
-        name = name_of(self.function)
         if self.fullgraph:
-            raise CaptureError(f"compile: {name} cannot be recorded: {reason}.")
-        if reason not in self.reasons:
-            self.reasons.append(reason)
-            if self.quiet:
-                return
-            level = 2
-            while is_ours(sys._getframe(level - 1).f_code.co_filename):
-                level += 1
-            warnings.warn(
-                f"compile: {name} runs as it is written: {reason}.", CaptureWarning, level
-            )
+            raise CaptureError(f"compile: {self._name} cannot be recorded: {reason}.")
+        self._warn(reason, f"{self._name} runs as it is written: {reason}.")
+
+    def _warn(self, reason: str, text: str) -> None:
+        if reason in self.reasons:
+            return
+        self.reasons.append(reason)
+        if not self.quiet:
+            warn(f"compile: {text}")
 
     def forget(self) -> None:
         """Forget all recordings, and the reasons of those that failed."""
         with self._lock:
             self._kinds.clear()
+            self._arguments.clear()
+            self._divided = None
             self.recordings = 0
             self.reasons.clear()
 
+    @property
+    def apart(self) -> int:
+        """How many statements run as they are written while others are recorded."""
+        return 0 if self._divided is None else len(self._divided.apart)
+
     def explain(self) -> str:
         """Return what was recorded, and why other calls run as they are written."""
-        name = name_of(self.function)
-        lines = [f"{name}: {self.recordings} recorded, {self.replays} replayed"]
+        lines = [f"{self._name}: {self.recordings} recorded, {self.replays} replayed"]
         for kind in self._kinds.values():
-            lines += [recording.replay.describe() for recording in kind.recordings]
-            if kind.waiting and not kind.recordings:
-                lines.append("  a call is recorded, and its backward will be when it runs")
+            lines += described(kind)
         lines += [f"  not recorded: {reason}" for reason in self.reasons]
+        for run, _ in self._divided.pieces if self._divided is not None else ():
+            if isinstance(run, CompiledFunction):
+                lines += [f"  {line}" for line in run.explain().splitlines()]
         return "\n".join(lines)
 
     def __reduce__(self) -> Any:
@@ -295,10 +395,3 @@ class CompiledFunction:
 
     def __repr__(self) -> str:
         return f"<compiled {self.function!r}>"
-
-
-def name_of(function: Any) -> str:
-    """Return the name of a function; of a module's call, that of its class."""
-    if isinstance(function, functools.partial):
-        return type(function.args[0]).__name__ if function.args else name_of(function.func)
-    return getattr(function, "__qualname__", type(function).__name__)

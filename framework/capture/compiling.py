@@ -157,7 +157,8 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
 
     Args:
         fn: A function, or one that is compiled.
-        *args: What it is called with, three times.
+        *args: What it is called with: three times, and three times more after statements have
+            turned out to run as they are written.
         **kwargs: Likewise.
 
     Returns:
@@ -167,8 +168,11 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
     compiled = fn if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
     quiet, compiled.quiet = compiled.quiet, True
     try:
-        for _ in range(3):
-            compiled(*args, **kwargs)
+        apart = -1
+        while apart != compiled.apart:  # each piece is recorded at its third call
+            apart = compiled.apart
+            for _ in range(3):
+                compiled(*args, **kwargs)
     finally:
         compiled.quiet = quiet
     return compiled.explain()

@@ -33,13 +33,14 @@ class Guards(Walk):
     Args:
         function: The function, or module, that is recorded.
         arguments: What it is given that is no tensor: walked too.
+        without: Objects that are not walked.
 
     Raises:
-        CaptureError: Something cannot be compared.
+        CannotCompare: Something cannot be compared.
     """
 
-    def __init__(self, function: Any, arguments: Any = ()) -> None:
-        super().__init__(function, arguments)
+    def __init__(self, function: Any, arguments: Any = (), without: Any = ()) -> None:
+        super().__init__(function, arguments, without)
         self._note_contents()
         self._note_tensors()
 

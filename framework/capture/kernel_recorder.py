@@ -68,6 +68,8 @@ class KernelRecorder:
         program: The recording.
         reason: Why there is none; None as long as all went well.
         line: The line of the program's code where it ended.
+        code: The code of the function that is recorded, if it is one of Python.
+        own_line: The line of that function where it ended.
         numbers: Numbers that Python reads only to return them.
         sees_result: What the function returns comes here at once; a wrapper in C, such as
             ``lru_cache``, would keep what stands for a number.
@@ -77,6 +79,8 @@ class KernelRecorder:
         self.program = StepProgram()
         self.reason: str | None = None
         self.line: str | None = None
+        self.code: Any = None
+        self.own_line: int | None = None
         self.numbers: list[Number] = []
         self.sees_result = False
         self._state = local.state
@@ -125,6 +129,14 @@ class KernelRecorder:
         if self.reason is None and not self._live:
             self.reason = reason
             self.line = user_line()
+            self.own_line = self._line_of_function()
+
+    def _line_of_function(self) -> int | None:
+        # Which line of the recorded function runs.
+        frame: Any = sys._getframe(1) if self.code is not None else None
+        while frame is not None and frame.f_code is not self.code:
+            frame = frame.f_back
+        return None if frame is None else frame.f_lineno
 
     def read(self, what: str) -> None:
         """Note that Python reads a tensor's value."""
@@ -155,6 +167,8 @@ class KernelRecorder:
             return value
         row = Row(compare_value, [self._place(array, False), value], [])
         if self.reason is None:
+            if (line := self._line_of_function()) is not None:
+                self.program.read_lines[len(self.program.entries)] = line
             self._append(row)
         return value
 

@@ -169,6 +169,7 @@ class StepProgram:
         backward_at: The first entry of the call's backward; None if it has none that runs later.
         sources: Numbers of the tensors whose gradients that backward computes.
         gradients: A place for each of them, or None where no gradient arrives.
+        read_lines: For entries that compare a number: the line of the function that reads it.
     """
 
     entries: list[Row | Draw | LiveCall | Effects] = field(default_factory=list)
@@ -182,6 +183,7 @@ class StepProgram:
     backward_at: int | None = None
     sources: list[int] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
+    read_lines: dict[int, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:

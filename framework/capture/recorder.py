@@ -168,6 +168,7 @@ class Recorder(KernelRecorder):
             lambda: self._note_returned(result),
             self._note_escapes,
             self._drop_old_gradients,
+            self._need_gradients_untouched,
         ):
             if self.reason is None:
                 note()
@@ -226,6 +227,19 @@ class Recorder(KernelRecorder):
                 return
 
     # Backward that runs later
+
+    def _need_gradients_untouched(self) -> None:
+        # A call whose results' backward runs later may set gradients to None, and no more.
+        if not self.outputs:
+            return
+        for entry in self.program.entries:
+            if isinstance(entry, LiveCall):
+                called = f"{type(entry.owner).__name__}.{entry.method.__name__}"
+                self.refuse(f"it calls {called}, and the backward of its results runs later")
+            elif isinstance(entry, Effects) and any(p is not None for _, p in entry.gradients):
+                self.refuse("it makes gradients, and the backward of its results runs later")
+        if any(v.is_gradient for v in self.program.values):
+            self.refuse("it uses gradients, and the backward of its results runs later")
 
     def sources(self) -> list[Tensor]:
         """Return the tensors whose gradients the backward of the outputs computes.

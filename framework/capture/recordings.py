@@ -59,11 +59,10 @@ class Recording:
     def __init__(self, replay: Replay, guards: Guards, gradients: list[Any]) -> None:
         self.replay = replay
         self.guards = guards
-        self.gradients = [None if g is None else (g._spec, g._array.strides) for g in gradients]
+        self.gradients = _layouts(gradients)
         self.leaves = [t for t in guards.tensors if t._requires_grad]
-        if replay.program.backward_at is not None and not any(
-            v.is_gradient for v in replay.program.values
-        ):  # a model's forward, and a backward that leaves .grad to the engine
+        if replay.program.backward_at is not None and not guards.names_gradients():
+            # A model's forward, and a backward that leaves .grad to the engine.
             self.gradients, self.leaves = [], []
         self.memory = {id(memory_of(t)) for t in guards.tensors}
         self.written = [t for t in map(self._holder, replay.program.values) if t is not None]
@@ -76,6 +75,10 @@ class Recording:
         if not any(value.number in row.written for row in program.rows):
             return None
         return program.tensors[value.tensor]
+
+    def began_alike(self, gradients: list[Any]) -> bool:
+        """True if leaves had such gradients before the call, or if it does not depend on them."""
+        return not self.leaves or self.gradients == _layouts(gradients)
 
     def changed(self, call: Call) -> Any:
         """What is not as it was when the call was recorded."""
@@ -112,6 +115,10 @@ def _is_as_before(leaf: Tensor, before: Any) -> bool:
         return g is before
     spec, strides = before
     return g._spec is spec and g._array.strides == strides and is_plain_gradient(g)
+
+
+def _layouts(gradients: list[Any]) -> list[Any]:
+    return [None if g is None else (g._spec, g._array.strides) for g in gradients]
 
 
 def gradients_of(tensors: list[Tensor]) -> list[Any]:

@@ -172,6 +172,9 @@ class SplitReplay(Binding):
         block = None
         positions = self._reads.positions()
         try:
+            if self._reads.last < 0:
+                for leaf in program.dropped:
+                    program.tensors[leaf]._grad = None
             block = self._blocks[0].take(TEMPORARY)
             left.block = self._blocks[1].take(SAVED)
             for value in self._moving:
@@ -218,6 +221,8 @@ class SplitReplay(Binding):
 
     def _apply(self, effects: Effects) -> None:
         self._count_writes([effects])
+        for leaf, _ in effects.gradients:  # to None: the recorder allows nothing else
+            self.program.tensors[leaf]._grad = None
 
     def _release(self, numbers: list[int]) -> None:
         super()._release(numbers)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import decimal
+import dis
 import enum
 import fractions
 import functools
@@ -32,7 +33,6 @@ import types
 import uuid
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ _LIVE_NUMBERS = {
     "get_scale",
     "_growth_tracker",
 }
+_NO_GRADIENTS = {
+    "autograd", "enable_grad", "grad_fn", "grad_mode", "inference_mode", "is_grad_enabled",
+    "no_grad", "requires_grad", "requires_grad_", "set_grad_enabled",
+}  # fmt: skip
 _ALSO_OTHERS = {"state", "state_dict"}  # such attributes have other objects, too
 _BY_NAME = {"getattr", "vars", "__dict__", "asdict", "attrgetter", "__getattribute__", "locals"}
 _OF_MAKING = {
@@ -81,12 +85,25 @@ _DISTRIBUTIONS = "lowtide.framework.distributions."
 _PATHS = tuple({sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib")})
 
 
+class CannotCompare(CaptureError):
+    """Something that a function reaches cannot be compared.
+
+    Attributes:
+        names: The names on the way to it, the last one first.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.names = [n for n in reversed(re.split(r"\W+", name)) if n.isidentifier()]
+
+
 class Walk:
     """What a function can reach.
 
     Args:
         function: The function, or module.
         arguments: What it is given that is no tensor: walked too.
+        without: Objects that are not walked.
 
     Attributes:
         tensors: The tensors that were found, in the order of the walk.
@@ -95,10 +112,10 @@ class Walk:
             with the name it was found by.
 
     Raises:
-        CaptureError: Something cannot be compared.
+        CannotCompare: Something cannot be compared.
     """
 
-    def __init__(self, function: Any, arguments: Any = ()) -> None:
+    def __init__(self, function: Any, arguments: Any = (), without: Any = ()) -> None:
         self.tensors: list[Tensor] = []
         self.live: list[Any] = []
         self.generators: list[tuple[Any, str]] = []
@@ -109,7 +126,7 @@ class Walk:
         self._cells: list[tuple[Any, Any, str]] = []
         self._slots: list[tuple[Any, str, Any, str]] = []
         self._arrays: list[tuple[np.ndarray, bytes, str]] = []
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, Any] = {id(o): o for o in without}
         self._code: set[Any] = set()
         self._names_live = ""
         self._names_others: list[tuple[str, str]] = []  # (module of the code, attribute it names)
@@ -128,8 +145,8 @@ class Walk:
             self._visit(*self._waiting.pop())
         named = self._names_live or self._names_state()
         if self.live and named:
-            raise CaptureError(
-                f"it names {named}, which {type(self.live[0]).__name__} changes in each step"
+            raise CannotCompare(
+                f"it names {named}, which {type(self.live[0]).__name__} changes in each step", named
             )
 
     def _names_state(self) -> str:
@@ -138,6 +155,10 @@ class Walk:
             if not self._live_names.isdisjoint(self._names_by_module[module]):
                 return name
         return ""
+
+    def names_gradients(self) -> bool:
+        """True if code names what may read or change gradients, such as ``zero_grad``."""
+        return any("grad" in n and n not in _NO_GRADIENTS for n in self._named)
 
     def reaches(self, x: Any) -> bool:
         """True if the walk has come by an object: it is the same at each call."""
@@ -150,7 +171,7 @@ class Walk:
         if id(value) in self._seen:
             return
         if len(self._seen) >= MOST_OBJECTS:
-            raise CaptureError(f"it can reach more than {MOST_OBJECTS} objects, by {name}")
+            raise CannotCompare(f"it can reach more than {MOST_OBJECTS} objects, by {name}", name)
         self._seen[id(value)] = value
         if isinstance(value, Tensor):
             self._tensor(value, name)
@@ -179,16 +200,18 @@ class Walk:
             self._later(*((x, name) for x in value))
         elif isinstance(value, np.ndarray):
             if value.nbytes > SMALL_ARRAY:
-                raise CaptureError(f"it can reach a NumPy array by {name}, of {value.nbytes} bytes")
+                raise CannotCompare(
+                    f"it can reach a NumPy array by {name}, of {value.nbytes} bytes", name
+                )
             self._arrays.append((value, value.tobytes(), name))
         elif isinstance(value, random.SystemRandom):
-            raise CaptureError(f"it can reach a random generator, by {name}")
+            raise CannotCompare(f"it can reach a random generator, by {name}", name)
         elif _advances(value):
             self.generators.append((value, name))
         elif isinstance(value, io.IOBase) and not value.closed and not value.readable():
             return  # what is written there has no part in kernel calls
         elif hasattr(cls, "__next__"):
-            raise CaptureError(f"it can reach an iterator, by {name}")
+            raise CannotCompare(f"it can reach an iterator, by {name}", name)
         elif hasattr(cls, "_captured_live"):
             self._live_object(value, name)
         else:
@@ -199,9 +222,9 @@ class Walk:
 
     def _tensor(self, t: Tensor, name: str) -> None:
         if t._node is not None:
-            raise CaptureError(f"{name} is a tensor with a graph from outside")
+            raise CannotCompare(f"{name} is a tensor with a graph from outside", name)
         if t._spec.runs is not None or t.device.type != "cpu":
-            raise CaptureError(f"{name} is no dense tensor of the CPU")
+            raise CannotCompare(f"{name} is no dense tensor of the CPU", name)
         self.tensors.append(t)
         if type(t) is not Tensor and t.__dict__:
             self._dict(t.__dict__, name)
@@ -223,14 +246,16 @@ class Walk:
         if _is_library(cls.__module__) and not isinstance(value, _WALKED_FROM_LIBRARY):
             return
         if cls.__module__.startswith(_DATA):
-            raise CaptureError(f"it can reach a {cls.__name__}, by {name}: pass it batches")
+            raise CannotCompare(f"it can reach a {cls.__name__}, by {name}: pass it batches", name)
         if cls.__module__.startswith(_FRAMEWORK) and not cls.__module__.startswith(_DISTRIBUTIONS):
             return  # an op, a backend: they hold caches, and nothing that a call depends on
         self._class(cls, cls.__name__, made=False)
         attributes = getattr(value, "__dict__", None)
         slots = [s for c in cls.__mro__ for s in _slots_of(c)]
         if attributes is None and not slots and cls.__flags__ & (1 << 8):  # made in C: immutable
-            raise CaptureError(f"it can reach a {cls.__name__}, by {name}, and cannot compare it")
+            raise CannotCompare(
+                f"it can reach a {cls.__name__}, by {name}, and cannot compare it", name
+            )
         if attributes is not None:
             if _is_users_own(cls):
                 self._attributes(attributes, name)
@@ -300,10 +325,11 @@ class Walk:
                 if isinstance(held, types.FunctionType | types.MethodType | functools.partial):
                     self._later((held, name))
             return
-        names = set(_names_in(f.__code__))
-        self._names_live = self._names_live or next(iter(sorted(_LIVE_NUMBERS & names)), "")
+        variables, attributes = _names_in(f.__code__)
+        names = variables | attributes
+        self._names_live = self._names_live or next(iter(sorted(_LIVE_NUMBERS & attributes)), "")
         module = f.__module__ or ""
-        self._names_others += [(module, n) for n in sorted(_ALSO_OTHERS & names)]
+        self._names_others += [(module, n) for n in sorted(_ALSO_OTHERS & attributes)]
         self._names_by_module.setdefault(module, set()).update(names, f.__code__.co_freevars)
         self._named |= names
         for method in names & self._unnamed.keys():
@@ -319,20 +345,26 @@ class Walk:
                 self._later((held, variable))
         self._later(*((d, f"{name}'s default") for d in f.__defaults__ or ()))
         self._later(*((d, f"{name}'s default") for d in (f.__kwdefaults__ or {}).values()))
-        self._global_names(f.__globals__, names)
+        self._global_names(f.__globals__, variables, attributes)
 
-    def _global_names(self, namespace: dict[str, Any], names: set[str], prefix: str = "") -> None:
-        for key in sorted(names & namespace.keys()):
+    def _global_names(
+        self,
+        namespace: dict[str, Any],
+        variables: frozenset[str],
+        attributes: frozenset[str],
+        prefix: str = "",
+    ) -> None:
+        for key in sorted(variables & namespace.keys()):
             value = namespace[key]
             self._names.append((namespace, key, value, f"{prefix}{key}"))
             if not isinstance(value, types.ModuleType):
                 self._later((value, f"{prefix}{key}"))
                 continue
-            names_of = (id(value), frozenset(names))
+            names_of = (id(value), attributes)
             users = not (_is_library(value.__name__) or _is_lowtide(value.__name__))
             if users and names_of not in self._code:
                 self._code.add(names_of)
-                self._global_names(vars(value), names, f"{prefix}{key}.")
+                self._global_names(vars(value), attributes, attributes, f"{prefix}{key}.")
 
 
 def _is_users_own(cls: type) -> bool:
@@ -371,13 +403,24 @@ class _Attributes:
         return self.cls.__dict__.get(key, default)
 
 
-def _names_in(code: Any) -> Iterator[str]:
-    yield from code.co_names
+@functools.lru_cache(maxsize=1024)
+def _names_in(code: Any) -> tuple[frozenset[str], frozenset[str]]:
+    # The names that code reads as global variables, and those of attributes. Strings count as both:
+    # they may be names for getattr, or for globals().
+    variables, attributes = set[str](), set[str]()
+    for i in dis.get_instructions(code):
+        if i.opcode in dis.hasname and isinstance(i.argval, str):
+            of_variable = "GLOBAL" in i.opname or i.opname.endswith("_NAME")
+            (variables if of_variable else attributes).add(i.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
-        elif isinstance(constant, str) and constant.isidentifier():  # of getattr
-            yield constant
+            inner = _names_in(constant)
+            variables |= inner[0]
+            attributes |= inner[1]
+        elif isinstance(constant, str) and constant.isidentifier():
+            variables.add(constant)
+            attributes.add(constant)
+    return frozenset(variables), frozenset(attributes)
 
 
 def _slots_of(cls: type) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
+from lowtide.nn import functional as F
 from tests.capture.nets import (
     Block,
     bits,
@@ -22,6 +24,7 @@ from tests.capture.nets import (
     usual,
     warm,
 )
+from tests.capture.steps import Setup
 
 
 def test_a_backward_that_fails_half_way_has_used_its_graph() -> None:
@@ -297,3 +300,88 @@ def test_a_large_gradient_that_arrives_goes_when_it_was_used() -> None:
             loss.backward()
             peaks.append(lt.max_memory_allocated() - before)
     assert peaks[-1] <= peaks[3] + (1 << 16)
+
+
+# Gradients that a call touches, whose results' backward runs later
+
+
+def sets_to_none(run: Setup, x: Any, y: Any) -> Any:
+    run.opt.zero_grad()
+    return F.cross_entropy(run.net(x), y)
+
+
+def sets_one_to_none(run: Setup, x: Any, y: Any) -> Any:
+    next(iter(run.net.parameters())).grad = None
+    return F.cross_entropy(run.net(x), y)
+
+
+def fills_with_zeros(run: Setup, x: Any, y: Any) -> Any:
+    run.opt.zero_grad(set_to_none=False)
+    return F.cross_entropy(run.net(x), y)
+
+
+def halves(run: Setup, x: Any, y: Any) -> Any:
+    for p in run.net.parameters():
+        if p.grad is not None:
+            p.grad.mul_(0.5)
+    return F.cross_entropy(run.net(x), y)
+
+
+def has_a_backward(run: Setup, x: Any, y: Any) -> Any:
+    run.opt.zero_grad()
+    F.cross_entropy(run.net(x), y).backward()
+    return run.net(x).square().mean()
+
+
+def has_a_step(run: Setup, x: Any, y: Any) -> Any:
+    run.opt.step()
+    run.opt.zero_grad()
+    return F.cross_entropy(run.net(x), y)
+
+
+def clips(run: Setup, x: Any, y: Any) -> Any:
+    lt.nn.utils.clip_grad_norm_(run.net.parameters(), 0.1)
+    return F.cross_entropy(run.net(x), y)
+
+
+def asks(run: Setup, x: Any, y: Any) -> Any:
+    first = next(iter(run.net.parameters())).grad is None
+    return F.cross_entropy(run.net(x), y) * (2.0 if first else 1.0)
+
+
+TOUCH = [
+    sets_to_none,
+    sets_one_to_none,
+    fills_with_zeros,
+    halves,
+    has_a_backward,
+    has_a_step,
+    clips,
+    asks,
+]
+
+
+@pytest.mark.parametrize("often", [1, 2, 3], ids="none{}".format)
+@pytest.mark.parametrize("forward", TOUCH, ids=lambda f: f.__name__)
+def test_gradients_that_a_forward_touches_are_as_written(forward: Any, often: int) -> None:
+    """Every so many steps the program also sets the gradients to None, or runs an optimizer."""
+    found = []
+    for is_compiled in (False, True):
+        lt.manual_seed(0)
+        run = Setup()
+        function = lt.compile(forward) if is_compiled else forward
+        states = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for k in range(12):
+                x, y = lt.randn(8, 6), lt.randint(0, 3, (8,))
+                function(run, x, y).backward()
+                states.append([p.grad.tolist() for p in run.net.parameters()])
+                if k % often == 0:
+                    run.opt.step()
+                    run.net.zero_grad()
+                states.append([p.tolist() for p in run.net.parameters()])
+        found.append(states)
+    assert found[0] == found[1]
+    if forward in (sets_to_none, sets_one_to_none):
+        assert function.replays > 4
