@@ -97,6 +97,12 @@ def mark_outputs(function: str, outputs: dict[int, Tensor]) -> None:
             t._viewed = ViewInfo(base, chain, t._storage.version, of)
 
 
+def mark_view(function: str, index: int, view: Tensor, base: Tensor) -> None:
+    """Mark an output of a function as a view of another output, whose history it cannot follow."""
+    chain = (None, given_ops.strided_view, (), 1)
+    view._viewed = ViewInfo(base, chain, view._storage.version, OfFunction(function, index, base))
+
+
 def replay(tensor: Tensor, chain: Link) -> Tensor:
     """Apply a chain of view ops to a tensor."""
     links = []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..autograd.view_history import mark_view
 from ..device import device
 from ..devices import backend
 from ..dtypes import uint8
@@ -251,16 +252,21 @@ class Binding:
 
     def _returned(self, join: Callable[[Tensor, Result], None]) -> list[Any]:
         # The leaves of what the call returns; `join` gives a result its place in a graph.
-        found = []
+        found: list[Any] = []
+        made: dict[int, Tensor] = {}  # by result, of which one may stand in several places
         for r in self.program.results:
             if isinstance(r, Given):
                 found.append(self._tensor(r.number))
             elif isinstance(r, Result):
-                t = self._made(r.place, r.spec)
-                join(t, r)
-                found.append(t)
+                if id(r) not in made:
+                    made[id(r)] = t = self._made(r.place, r.spec)
+                    join(t, r)
+                found.append(made[id(r)])
             else:
                 found.append(r.value if type(r) is Number else r)
+        for k, r in enumerate(self.program.results):
+            if isinstance(r, Result) and r.base is not None:
+                mark_view("a compiled function", k, found[k], made[id(r.base)])
         return found
 
     def _made(self, place: Any, spec: Any) -> Tensor:

@@ -17,6 +17,7 @@ from ..interop.pytree import tree_flatten, tree_map
 from ..modes import local
 from ..storage import Storage
 from ..tensor import Tensor, wrap
+from .containers import GivenContainers
 from .kernel_recorder import owner_of
 from .recorder import is_freed, leaf_of
 
@@ -38,6 +39,7 @@ class Call:
         others: All other arguments.
         owners: Who owns the memory of each tensor.
         key: What calls of one kind have in common: specs, strides, values, modes.
+        modes: The modes it is called in.
         autocast: The dtypes of autocast, as ``modes.State`` has them.
         guards: What the recording that is replayed for it depends on (``guards.py``).
     """
@@ -80,7 +82,8 @@ class Call:
         self.owners = [memory_of(t) for t in self.tensors]
         if len(self.owners) > 1:
             key.append(self._aliasing())
-        self.key = (structure, *key, _modes())
+        self.modes = modes()
+        self.key = (structure, *key, self.modes)
 
     def _aliasing(self) -> Any:
         # Which tensors share memory, and how far apart they lie in it.
@@ -135,7 +138,8 @@ def may_replay() -> bool:
     )
 
 
-def _modes() -> tuple[Any, ...]:
+def modes() -> tuple[Any, ...]:
+    """Return the modes that kernel calls depend on, and the settings of all modules."""
     state = local.state
     autocast = None if state.autocast is None else tuple(sorted(state.autocast.items()))
     others = tuple(ask() for ask in _settings)
@@ -172,36 +176,52 @@ class Inside:
         if self.outer:
             args, kwargs = tree_map(self._given, (args, kwargs))
         self.function = functools.partial(call.again.func, *args, **kwargs)
+        whole = call.again.args, call.again.keywords
+        self._outer_of = {id(inner): t for t in self.outer for inner in (self._inner[id(t)],)}
+        self.containers = GivenContainers(whole, (args, kwargs), self._outer_of)
 
     def _given(self, x: Any) -> Any:
         return self._inner.get(id(x), x) if isinstance(x, Tensor) else x
 
     def returned(self, result: Any) -> Any:
         """Return the function's result with the caller's own tensors in it."""
-        own = {id(inner): t for t in self.outer for inner in (self._inner[id(t)],)}
-        if not own:
-            return result
-        return tree_map(lambda x: own.get(id(x), x) if isinstance(x, Tensor) else x, result)
+        return self.containers.returned((result,))[0] if self.outer else result
 
     def join(self) -> None:
         """Let the graph of the call go on into the caller's graph, as that of a plain call does."""
         for t in self.outer:
             self._inner[id(t)]._node.edges = [edge_to(t)]
 
-    def need_unwritten(self) -> None:
-        """Raise an error if the call has written to an argument that requires grad.
+    def found(self, result: Any, call: Call) -> list[str]:
+        """Return why a call cannot be replayed, by what it did to its arguments and to modes.
+
+        Containers that it has changed, and gradients that it has made, are passed on to the caller.
 
         Raises:
-            RuntimeError: It has, and did not in its first call.
+            RuntimeError: It has written to an argument that requires grad, and did not in its
+                first call.
         """
+        self._need_unwritten()
+        reasons = []
+        if self.containers.give_back():
+            reasons.append("it changes a list or dict that it is given")
+        if self.containers.are_returned(result):
+            reasons.append("it returns a list or dict that it is given, or one list or dict twice")
+        if modes() != call.modes:
+            reasons.append("it changes a mode, such as grad mode, and leaves it changed")
+        if self._pass_on():
+            reasons.append("its backward goes through an argument")
+        return reasons
+
+    def _need_unwritten(self) -> None:
         if any(t._storage.version != v for t, v in zip(self.outer, self._versions, strict=True)):
             raise RuntimeError(
                 "compile: the function has written to an argument that requires grad, and did not "
                 "when it was first called. Call it as it is written: compile(f, disable=True)."
             )
 
-    def pass_on(self) -> bool:
-        """Pass on gradients that a backward inside the call has brought to the arguments."""
+    def _pass_on(self) -> bool:
+        # Gradients that a backward inside the call has brought to the arguments.
         reached = [(t, leaf_of(self._inner[id(t)])._grad) for t in self.outer]
         found = [(t, g) for t, g in reached if g is not None]
         if found:

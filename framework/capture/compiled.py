@@ -11,7 +11,6 @@ function runs as it is written. A warning says why, once.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,7 +24,9 @@ from ..ops.autocast_policy import thread
 from .agreement import disagreement
 from .call import Call, Inside, changed_by, key_of_others, may_replay, memory_of, stance
 from .checking import Snapshot, checked
+from .division.arguments import ChangingArguments, arguments_of, plain_function
 from .division.building import CannotDivide
+from .division.callees import calls_and_drops
 from .division.divided import DividedFunction
 from .guards import Guards
 from .pythons_generators import drawn_from, states_of
@@ -33,16 +34,15 @@ from .recorder import Recorder
 from .recording_backward import RecordingBackward
 from .recordings import Kind, Recording, gradients_of, is_plain_gradient
 from .replay import Replay
-from .reporting import described, last_part, name_of, plain_function, warn
+from .reporting import described, last_part, name_of, warn
 from .returned_numbers import with_numbers
-from .value_reads import ValueChanged
+from .value_reads import ValueChanged, lines_of_reads
 from .walk import CannotCompare
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
 _MISSES = 8  # undone replays, from which on they have to be fewer than the others
 _READ = "a number that Python reads (item)"
-_MOST_VALUES = 4  # of an argument, from which on the statements that read it run as written
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 
 
@@ -75,13 +75,14 @@ class CompiledFunction:
         self.quiet = False
         self._kinds: dict[Any, Kind] = {}
         self._name = name_of(function)
-        self._divided: DividedFunction | None = None
+        self._cut: DividedFunction | None = None
+        self._divided: DividedFunction | None = None  # that, if it is in pieces
         self._piece_of: CompiledFunction | None = None
         self._around: tuple[
             Any, ...
         ] = ()  # the function that this is a piece of, which it cannot call
         self._divisible = not fullgraph and isinstance(function, FunctionType | MethodType)
-        self._arguments: dict[str, set[Any]] = {}  # values of each that is no tensor
+        self._arguments = ChangingArguments(key_of_others)
         self._lock = threading.Lock()
 
     def __get__(self, owner: Any, cls: Any = None) -> Any:
@@ -150,7 +151,7 @@ class CompiledFunction:
                 kind.recordings.remove(recording)
             kind.last_change = kind.last_change if change is None else change.name
         if kind.misses > _MISSES and kind.misses > kind.hits:
-            reads = {n for r in kind.recordings for n in r.replay.program.read_lines.values()}
+            reads = {n for r in kind.recordings for n in lines_of_reads(r.replay.program)}
             return self._refused(kind, f"{_READ} changes too often", args, kwargs, lines=reads)
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
@@ -176,19 +177,18 @@ class CompiledFunction:
     def _divide(self, reason: str, which: dict[str, Any], piece: Any) -> bool:
         if not self._divisible:
             return False
-        divided = self._divided
-        if divided is None:
+        if self._cut is None:
             try:
-                divided = DividedFunction(plain_function(self.function), self._piece)
+                self._cut = DividedFunction(plain_function(self.function), self._piece)
             except CannotDivide:
                 self._divisible = False
                 return False
-        apart = divided.set_apart(within=piece, **which)
+        apart = self._cut.set_apart(within=piece, **which)
         if apart is None:
             return False
-        self._divided = divided
+        self._divided = self._cut
         self._kinds.clear()
-        if not apart:
+        if not apart or not reason:
             return True
         self._warn(
             f"{', '.join(apart)} runs as it is written: {reason}",
@@ -196,6 +196,17 @@ class CompiledFunction:
             "it is recorded apart.",
         )
         return True
+
+    def _acts(self, recorder: Recorder, args: Any, kwargs: Any) -> bool:
+        # Statements such as print(text) are set apart, without a warning: a replay would leave them
+        # out. And if the call keeps a tensor, those that may do it.
+        if recorder.reason is not None and not recorder.keeps:
+            return False
+        if not calls_and_drops(plain_function(self.function).__code__):
+            return False
+        given = arguments_of(self.function, args, kwargs)
+        acts = recorder.program.lines.values(), given, recorder.keeps
+        return self._set_apart(recorder.reason or "", acts=acts)
 
     def _piece(self, function: FunctionType, lines: tuple[int, int]) -> CompiledFunction:
         piece = CompiledFunction(function, check=self.check)
@@ -209,12 +220,7 @@ class CompiledFunction:
         # Statements that read an argument that is another one at each call are not recorded.
         if not self._divisible:
             return
-        changing = []
-        for name, value in inspect.signature(self.function).bind(*args, **kwargs).arguments.items():
-            found = self._arguments.setdefault(name, set())
-            found.add(key_of_others(value))
-            if len(found) > _MOST_VALUES:
-                changing.append(name)
+        changing = self._arguments.note(arguments_of(self.function, args, kwargs))
         if changing:
             which = " and ".join(f"`{n}`" for n in changing)
             if self._set_apart(f"{which} changes from call to call", reads=changing):
@@ -252,7 +258,7 @@ class CompiledFunction:
         inside = Inside(call)
         recorder = Recorder(inside.tensors, guards)
         recorder.sees_result = isinstance(call.again.func, FunctionType | MethodType)
-        recorder.code = getattr(call.again.func, "__code__", None)
+        recorder.code = getattr(call.again.func, "__code__", None) if self._divisible else None
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(is_plain_gradient(g) for g in gradients if g is not None):
@@ -264,12 +270,14 @@ class CompiledFunction:
                 thread.cache = casts  # the recorder sees the call's own ones go
         finally:
             thread.cache = casts
-        inside.need_unwritten()
-        if inside.pass_on():
-            recorder.refuse("its backward goes through an argument")
+        for why in inside.found(result, call):
+            recorder.refuse(why)
         recorder.finish(result)
         if recorder.reason is None and recorder.outputs and kind.dropped >= _ATTEMPTS:
             recorder.refuse("its results require grad, and no backward follows")
+        if self._divisible and self._acts(recorder, args, kwargs):
+            inside.join()
+            return inside.returned(with_numbers(result) if recorder.numbers else result)
         sources = recorder.sources() if recorder.outputs and recorder.reason is None else []
         keep = functools.partial(self._keep, kind, guards, gradients, holding)
         reason = self._why_not(kind, recorder, guards, before, again)
@@ -330,7 +338,7 @@ class CompiledFunction:
         if len(reasons) < len(found):
             kind.last_change = _READ
         if reasons and not kind.confirmed:
-            line = replay.program.read_lines.get(reasons[0].entry)
+            line = replay.program.lines.get(reasons[0].entry)
             self._note_refusal(kind, reasons[0].reason, lines=() if line is None else (line,))
             return
         self.recordings += 1
@@ -370,7 +378,7 @@ class CompiledFunction:
         with self._lock:
             self._kinds.clear()
             self._arguments.clear()
-            self._divided = None
+            self._cut = self._divided = None
             self.recordings = 0
             self.reasons.clear()
 

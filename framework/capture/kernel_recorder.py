@@ -42,6 +42,7 @@ from .program import (
     Draw,
     DrawNumber,
     EmptyArray,
+    LiveCall,
     Place,
     Row,
     StepProgram,
@@ -68,7 +69,7 @@ class KernelRecorder:
         program: The recording.
         reason: Why there is none; None as long as all went well.
         line: The line of the program's code where it ended.
-        code: The code of the function that is recorded, if it is one of Python.
+        code: The code of the recorded function, if its lines are of interest.
         own_line: The line of that function where it ended.
         numbers: Numbers that Python reads only to return them.
         sees_result: What the function returns comes here at once; a wrapper in C, such as
@@ -167,13 +168,14 @@ class KernelRecorder:
             return value
         row = Row(compare_value, [self._place(array, False), value], [])
         if self.reason is None:
-            if (line := self._line_of_function()) is not None:
-                self.program.read_lines[len(self.program.entries)] = line
             self._append(row)
         return value
 
-    def _append(self, row: Row) -> None:
-        self.program.entries.append(row)
+    def _append(self, entry: Row | Draw | LiveCall) -> None:
+        line = self._line_of_function()
+        if line is not None:
+            self.program.lines[len(self.program.entries)] = line
+        self.program.entries.append(entry)
         self._row += 1
 
     # What the framework tells it
@@ -204,8 +206,7 @@ class KernelRecorder:
         start = generator.draw(words)
         if not self._live and self.reason is None:
             self._draws.append(start)
-            self.program.entries.append(Draw(generator, words))
-            self._row += 1
+            self._append(Draw(generator, words))
         return start
 
     # Rows
@@ -264,8 +265,7 @@ class KernelRecorder:
                 arguments[first] = self._write(args[first], row)
         if self.reason is not None:
             return None
-        self.program.entries.append(row)
-        self._row += 1
+        self._append(row)
         return row
 
     def _note_results(self, row: Row, plan: Plan, results: list[Tensor]) -> None:

@@ -137,6 +137,7 @@ class Result:
         node_name: The name of its node.
         output: Its number among the outputs that the call's backward starts from; -1 if the call
             has run that backward itself, and freed the graph.
+        base: Of a view of another result: that result.
     """
 
     place: Any
@@ -144,6 +145,7 @@ class Result:
     requires_grad: bool
     node_name: str
     output: int = -1
+    base: Result | None = None
 
 
 class Given(NamedTuple):
@@ -169,7 +171,7 @@ class StepProgram:
         backward_at: The first entry of the call's backward; None if it has none that runs later.
         sources: Numbers of the tensors whose gradients that backward computes.
         gradients: A place for each of them, or None where no gradient arrives.
-        read_lines: For entries that compare a number: the line of the function that reads it.
+        lines: The line of the recorded function, by the number of a row, draw or live call.
     """
 
     entries: list[Row | Draw | LiveCall | Effects] = field(default_factory=list)
@@ -183,7 +185,7 @@ class StepProgram:
     backward_at: int | None = None
     sources: list[int] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
-    read_lines: dict[int, int] = field(default_factory=dict)
+    lines: dict[int, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:

@@ -8,12 +8,14 @@ is left.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from operator import is_
 from typing import Any
 
 import numpy as np
 
 from ..autograd.node import OpNode
+from ..autograd.view_history import base_of
 from ..interop.pytree import tree_flatten
 from ..memory.ledger import SAVED
 from ..tensor import Tensor
@@ -46,11 +48,13 @@ class Recorder(KernelRecorder):
 
     Attributes:
         outputs: Results with a graph whose backward runs later: tensors on the real graph.
+        keeps: It is refused because the call keeps a tensor elsewhere than in its result.
     """
 
     def __init__(self, arguments: Sequence[Tensor], guards: Guards) -> None:
         super().__init__(arguments, guards.tensors)
         self.outputs: list[Tensor] = []
+        self.keeps = False
         self._guards = guards
         self._gradients = {k: self._gradient_owner(k) for k in self._leaves}
         self._old_gradients = dict(self._gradients)
@@ -78,8 +82,7 @@ class Recorder(KernelRecorder):
             same = {k for k, g in self._gradients.items() if g == self._old_gradients[k]}
             self._kept_for_live = same
         self._lives += 1
-        self.program.entries.append(LiveCall(method, owner, args, kwargs))
-        self._row += 1
+        self._append(LiveCall(method, owner, args, kwargs))
         result = self._run_live(method, owner, args, kwargs)
         self._versions = [t._storage.version for t in self._tensors]
         self._gradients = {k: self._gradient_owner(k) for k in self._leaves}
@@ -177,16 +180,20 @@ class Recorder(KernelRecorder):
         leaves, self.program.structure = tree_flatten(result)
         numbers = {id(n.value): n for n in self.numbers if type(n.value) is float}
         leaves = [numbers.get(id(x), x) for x in leaves]  # a float that was read is no other one
+        made: dict[int, Any] = {}
         for x in leaves:
             if not isinstance(x, Tensor):
                 if not isinstance(x, (*PLAIN, Number)):
                     self.refuse(f"it returns a {type(x).__name__}")
                 self.program.results.append(x)
                 continue
-            known = next((k for k, t in enumerate(self._tensors) if t is x), None)
-            self.program.results.append(self._made_result(x) if known is None else Given(known))
+            if id(x) not in made:
+                known = next((k for k, t in enumerate(self._tensors) if t is x), None)
+                made[id(x)] = self._made_result(x) if known is None else Given(known)
+            self.program.results.append(made[id(x)])
             if self.reason is not None:
                 return
+        self._note_views([x for x in leaves if isinstance(x, Tensor)], made)
         returned = {x.index for x in leaves if type(x) is Number}
         if len(returned) != len(self.numbers):
             self.refuse("Python reads a tensor's value (item), and does not return it")
@@ -216,10 +223,27 @@ class Recorder(KernelRecorder):
         name = x._node.name() if x._requires_grad else ""
         return Result(self._place_of_result(x), x._spec, x._requires_grad, name, output)
 
+    def _note_views(self, results: list[Tensor], made: dict[int, Any]) -> None:
+        # Results that share memory, which a later write in place gives a history in common.
+        views: dict[int, list[Tensor]] = {}
+        for x in {id(x): x for x in results}.values():
+            if x._viewed is None or not x._requires_grad:
+                continue
+            base = made.get(id(base_of(x._viewed)))
+            if isinstance(base, Result):
+                made[id(x)].base = base
+            else:
+                views.setdefault(id(base_of(x._viewed)), []).append(x)
+        for siblings in views.values():
+            arrays = [x._array for x in siblings]
+            if any(np.may_share_memory(a, b) for a, b in combinations(arrays, 2)):
+                self.refuse("it returns views that require grad and overlap")
+
     def _note_escapes(self) -> None:
         for value in self._born.values():
             saved = bool(self.outputs) and value.role == SAVED
             if value.kind != FRESH and not saved:
+                self.keeps = True
                 self.refuse(
                     f"a tensor of {value.nbytes} bytes that the call makes is kept somewhere else "
                     "than in its result"

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..autograd.engine import gradients_of
 from ..autograd.node import Node, attach, edge_to
+from ..autograd.view_history import base_of, mark_view
 from ..devices import backend
 from ..modes import local
 from ..tensor import Tensor, wrap
@@ -47,14 +48,18 @@ class RecordingBackward(Node):
         self._sources = sources
         self._keep = keep
         self._outputs: Any = []
+        bases = [None if x._viewed is None else base_of(x._viewed) for x in recorder.outputs]
         for k, x in enumerate(recorder.outputs):
             inner = wrap(x._array, x._spec, x._storage)
             inner._node, inner._index, inner._requires_grad = x._node, x._index, True
             self._outputs.append(inner)
-            x._viewed = None  # of a value inside, which no one else sees
+            x._viewed = None  # of a value inside, which no one else sees, or of another result
             attach(x, self, k)
-        recorder.outputs.clear()
         self._begin()
+        for k, (x, base) in enumerate(zip(recorder.outputs, bases, strict=True)):
+            if base is not None and any(base is other for other in recorder.outputs):
+                mark_view("a compiled function", k, x, base)
+        recorder.outputs.clear()
 
     @property
     def pending(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from types import FunctionType
 from typing import Any
 
 from ..attribution.frames import is_ours
@@ -18,12 +17,6 @@ def name_of(function: Any) -> str:
     if isinstance(function, functools.partial):
         return type(function.args[0]).__name__ if function.args else name_of(function.func)
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-def plain_function(function: Any) -> FunctionType:
-    """Return the function behind a method, or the function."""
-    found: FunctionType = getattr(function, "__func__", function)
-    return found
 
 
 def last_part(name: str) -> str:

@@ -32,6 +32,13 @@ def is_read(entry: Any) -> bool:
     return isinstance(entry, Row) and entry.function is compare_value
 
 
+def lines_of_reads(program: StepProgram) -> set[int]:
+    """Return the lines of the recorded function that read numbers."""
+    return {
+        program.lines[k] for k, e in enumerate(program.entries) if is_read(e) and k in program.lines
+    }
+
+
 def may_be_undone(program: StepProgram) -> bool:
     """Whether all that a recording holds so far leaves what was there before the call alone."""
     for entry in program.entries:

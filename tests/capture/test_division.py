@@ -33,6 +33,7 @@ class Run:
         self.texts: list[str] = []
         self.state: dict[str, Any] = {"n": 0, "total": 0.0}
         self.steps = 0
+        self.kept: list[Any] = []
 
     def loss(self, x: Any, y: Any) -> Any:
         return F.cross_entropy(self.model(x), y)
@@ -120,7 +121,28 @@ def forward_apart(run: Run, x: Any, y: Any, epoch: int) -> Any:
     run.optimizer.step()
 
 
-STEPS = [appends, prints, accuracy, counts, warms_up, draws, leaves_early, forward_apart]
+def keeps_tensors(run: Run, x: Any, y: Any, epoch: int) -> Any:
+    run.optimizer.zero_grad()
+    logits = run.model(x)
+    loss = F.cross_entropy(logits, y)
+    loss.backward()
+    run.optimizer.step()
+    run.kept.append(loss.detach())  # no kernel: set apart without a warning
+    run.state["last"] = logits.detach()  # apart
+    return loss
+
+
+STEPS = [
+    keeps_tensors,
+    appends,
+    prints,
+    accuracy,
+    counts,
+    warms_up,
+    draws,
+    leaves_early,
+    forward_apart,
+]
 
 
 def batches() -> Iterator[tuple[Any, Any]]:
@@ -144,7 +166,9 @@ def of(run: Run, results: list[Any]) -> Any:
     ]
     parameters = [p.detach().numpy().tobytes() for p in run.model.parameters()]
     gradients = [None if p.grad is None else p.grad.tolist() for p in run.model.parameters()]
-    return plain, parameters, gradients, run.losses, run.texts, run.state, run.steps
+    state = {k: v.tolist() if isinstance(v, lt.Tensor) else v for k, v in run.state.items()}
+    kept = [t.tolist() for t in run.kept]
+    return plain, parameters, gradients, run.losses, run.texts, state, run.steps, kept
 
 
 def repeated(step: Callable[..., Any], run: Run) -> Any:
@@ -229,6 +253,175 @@ def test_a_replay_compares_what_the_pieces_of_a_function_read() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert repeated(step, run) == expected
+
+
+# Statements that are there for what they do
+
+
+def speaks(run: Run, x: Any, y: Any, epoch: int) -> Any:
+    run.texts.append("begin")
+    run.optimizer.zero_grad()
+    loss = run.loss(x, y)
+    note(run, "forward")
+    loss.backward()
+    run.optimizer.step()
+    run.texts.append("end")
+    return loss.item()
+
+
+def note(run: Run, text: str) -> None:
+    run.texts.append(text)
+
+
+def test_statements_that_only_act_run_in_each_call_without_a_warning() -> None:
+    step, run, plain = lt.compile(speaks), Run(), Run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lt.CaptureWarning)
+        warnings.filterwarnings("ignore", "compile: speaks .*: its backward goes through")
+        found = repeated(step, run)
+    assert found == repeated(speaks, plain)
+    assert run.texts == ["begin", "forward", "end"] * CALLS
+    assert step.replays > CALLS // 2
+
+
+def whole(run: Run, x: Any, y: Any) -> Any:
+    run.model.train()
+    run.optimizer.zero_grad()
+    outputs = []
+    outputs.append(run.model(x))
+    loss = F.cross_entropy(outputs[0], y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    run.optimizer.step()
+    return loss
+
+
+def test_a_step_of_lowtide_alone_stays_in_one_piece() -> None:
+    step, run = lt.compile(whole), Run()
+    for x, y in batches():
+        step(run, x, y)
+    assert step.replays == CALLS - 3
+    assert step.apart == 0
+
+
+def properties(run: Run, x: Any) -> Any:
+    SHY.value.append(1)
+    return x * 2
+
+
+class Shy:
+    @property
+    def value(self) -> Any:
+        raise AssertionError("nobody may ask")
+
+
+SHY = Shy()
+
+
+def test_looking_at_what_is_called_runs_nothing(monkeypatch: Any) -> None:
+    monkeypatch.setattr(Shy, "value", property(lambda self: Asked()))
+    step = lt.compile(properties)
+    for _ in range(3):
+        step(Run(), lt.ones(2))
+    assert Asked.count == 3
+
+
+class Asked:
+    count = 0
+
+    def __init__(self) -> None:
+        Asked.count += 1
+
+    def append(self, _: Any) -> None:
+        pass
+
+
+# What a call changes or returns that a replay would not
+
+
+def changes_a_dict(x: Any, given: dict[str, Any]) -> Any:
+    given["n"] = 1
+    return x * 2
+
+
+def changes_an_inner_list(x: Any, given: dict[str, Any]) -> Any:
+    given.setdefault("names", []).append("a")
+    return x * 2
+
+
+def returns_its_dict(x: Any, given: dict[str, Any]) -> Any:
+    return x * 2, given
+
+
+def returns_a_list_twice(x: Any, given: dict[str, Any]) -> Any:
+    found = [x * 2]
+    return found, {"again": found}
+
+
+def sets_a_mode(x: Any, given: dict[str, Any]) -> Any:
+    with lt.enable_grad():
+        y = x * 2
+    lt.set_grad_enabled(bool(given))
+    return y
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [changes_a_dict, changes_an_inner_list, returns_its_dict, returns_a_list_twice, sets_a_mode],
+    ids=lambda f: f.__name__,
+)
+def test_containers_and_modes_are_as_after_the_plain_call(function: Any, grad: bool) -> None:
+    outcomes = []
+    for f in (function, lt.compile(function)):
+        found = []
+        for _ in range(6):
+            given: dict[str, Any] = {}
+            x = lt.ones(2, requires_grad=grad)
+            with warnings.catch_warnings(), lt.enable_grad():
+                warnings.simplefilter("ignore", lt.CaptureWarning)
+                result = f(x, given)
+                enabled = lt.is_grad_enabled()
+            same = (
+                isinstance(result, tuple) and result[1] is given,
+                isinstance(result, tuple) and result[0] is result[1].get("again"),
+            )
+            found.append((given, enabled, same))
+        outcomes.append(found)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_results_that_share_memory_are_written_as_in_eager_or_refused() -> None:
+    def base_and_view(x: Any) -> Any:
+        h = x * 3
+        return h, h.view(-1)
+
+    def siblings(x: Any) -> Any:
+        h = x * 3
+        return h.view(-1), h[0]
+
+    def one_twice(x: Any) -> Any:
+        h = x * 3
+        return h, h
+
+    for function in (base_and_view, siblings, one_twice):
+        f = lt.compile(function)
+        for k in range(6):
+            x = lt.arange(6.0).reshape(2, 3).requires_grad_()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", lt.CaptureWarning)
+                one, other = f(x)
+            assert (one is other) == (function is one_twice)
+            one.mul_(2)
+            try:
+                (other * 5).sum().backward()
+            except RuntimeError as error:
+                assert (function, k > 0) == (base_and_view, True)
+                assert "a compiled function is a view" in str(error)
+                continue
+            expected = 30.0 if other.ndim == 1 or function is one_twice else 15.0
+            assert x.grad is not None
+            assert x.grad.flatten()[0].item() == expected
 
 
 # What cannot be cut

@@ -47,6 +47,7 @@ class DividedFunction:
         reads: Collection[str] = (),
         names: Iterable[str] = (),
         changes: str = "",
+        acts: tuple[Collection[int], dict[str, Any], bool] | None = None,
         within: Any = None,
     ) -> list[str] | None:
         """Let more statements run as they are written.
@@ -57,6 +58,8 @@ class DividedFunction:
             changes: or that assign to this variable, attribute or key;
             names: if there are none, those that name the first of these variables or attributes
                 that any of them names; ``changes`` is the last one.
+            acts: (lines that call kernels, arguments, whether assignments count): or that are there
+                for what they do (``Body.that_only_act``).
             within: What runs the piece that they are in.
 
         Returns:
@@ -70,6 +73,9 @@ class DividedFunction:
                 inside = set(range(piece.first, piece.last))
         inside -= self.apart
         found = (body.at(lines) | body.that_read(set(reads)) | body.that_change(changes)) & inside
+        if acts is not None:
+            busy, arguments, stores = acts
+            found |= body.that_only_act(body.at(busy), arguments, stores) & inside
         if not found:
             named = (body.that_name(n) & inside for n in (*names, changes))
             found = next(filter(None, named), set())

@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from .building import CannotDivide, definition_of, function_of
+from .callees import callee_of, is_of_lowtide
 from .variables import NESTED, deleted, loaded, parameters_of, stored, surely_assigned
 
 _SEE_VARIABLES = {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"}
@@ -125,6 +126,31 @@ class Body:
             for n in ast.walk(s)
             if isinstance(n, _TARGETS) and isinstance(n.ctx, ast.Store) and _last_name(n) == name
         }
+
+    def that_only_act(
+        self, busy: set[int], arguments: dict[str, Any], also_stores: bool
+    ) -> set[int]:
+        """Return the statements that are there for what they do, such as ``print(text)``.
+
+        They call something that is not lowtide's, and drop the result.
+
+        Args:
+            busy: Statements that call kernels: they are none of these.
+            arguments: What the function was called with, by name.
+            also_stores: Also those that assign to attributes, keys and items.
+        """
+        found = set()
+        for k in set(range(self.count)) - busy:
+            s = self._statements[k]
+            if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call):
+                callee = callee_of(s.value, self._function, arguments)
+                if not is_of_lowtide(callee):
+                    found.add(k)
+            elif also_stores and isinstance(s, ast.Assign | ast.AugAssign):
+                targets = s.targets if isinstance(s, ast.Assign) else [s.target]
+                if any(isinstance(t, ast.Attribute | ast.Subscript) for t in targets):
+                    found.add(k)
+        return found
 
     def lines(self, first: int, last: int) -> tuple[int, int]:
         """Return the first and the last line of statements ``first`` to ``last - 1``."""
