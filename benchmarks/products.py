@@ -77,6 +77,12 @@ def openblas() -> Product:
     return cblas(ctypes.cast(kind(blas.symbol(NAMES["f"])), ctypes.CFUNCTYPE(None)))
 
 
+def other_openblas(file: str) -> Product:
+    library = ctypes.CDLL(file)
+    library.scipy_openblas_set_num_threads64_(1)
+    return cblas(getattr(library, NAMES["f"]))
+
+
 def mkl(directory: str) -> Product:
     os.environ.setdefault("MKL_THREADING_LAYER", "SEQUENTIAL")
     return cblas(ctypes.CDLL(os.path.join(directory, "libmkl_rt.so.3")).cblas_sgemm_64)
@@ -119,10 +125,13 @@ def timed(multiply: Product, arrays: tuple[Any, Any, Any], times: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mkl", help="directory of libmkl_rt.so.3")
+    parser.add_argument("--openblas", help="another build, of the package scipy-openblas64")
     parser.add_argument("--blis", help="pattern of the shared library")
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     libraries = {"openblas": openblas()}
+    if args.openblas:
+        libraries["other"] = other_openblas(args.openblas)
     if args.mkl:
         libraries["mkl"] = mkl(args.mkl)
     if args.blis:

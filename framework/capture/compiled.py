@@ -19,8 +19,10 @@ from typing import Any
 
 from ..device import device
 from ..errors import CaptureError
+from ..interop.pytree import tree_flatten
 from ..modes import local
 from ..ops.autocast_policy import thread
+from ..tensor import Tensor
 from .agreement import disagreement
 from .call import Call, Inside, changed_by, key_of_others, may_replay, memory_of, stance
 from .checking import Snapshot, checked
@@ -127,8 +129,10 @@ class CompiledFunction:
             kind = self._kinds[call.key] = Kind()
             tell = changed_by(call.tensors)
             result = self.function(*args, **kwargs)
-            kind.reason = tell()
-            self._note_arguments(args, kwargs)
+            reason = tell()
+            if reason is None or not self._set_apart(reason, reads=self._in_graphs(args, kwargs)):
+                kind.reason = reason
+                self._note_arguments(args, kwargs)
             return result
         if kind.reason is not None:
             return self._as_written(kind.reason, args, kwargs)
@@ -170,6 +174,8 @@ class CompiledFunction:
 
     def _set_apart(self, reason: str, **which: Any) -> bool:
         # Let statements run as they are written from the next call on, if that is possible.
+        if not any(which.values()):
+            return False
         if self._piece_of is not None:
             return self._piece_of._divide(reason, which, self)
         return self._divide(reason, which, None)
@@ -215,6 +221,13 @@ class CompiledFunction:
         piece._name = f"{self._name} (lines {lines[0]} to {lines[1]})"
         piece.quiet = self.quiet
         return piece
+
+    def _in_graphs(self, args: Any, kwargs: Any) -> list[str]:
+        # Arguments with tensors in graphs, through which a backward may go.
+        if not self._divisible:
+            return []
+        given = arguments_of(self.function, args, kwargs).items()
+        return [n for n, v in given if any(_is_in_graph(x) for x in tree_flatten(v)[0])]
 
     def _note_arguments(self, args: Any, kwargs: Any) -> None:
         # Statements that read an argument that is another one at each call are not recorded.
@@ -356,7 +369,7 @@ class CompiledFunction:
 
     def _note_refusal(self, kind: Kind, reason: str, line: str | None = None, **which: Any) -> None:
         # ``which``: what tells the statements that are at fault (DividedFunction.set_apart).
-        if any(which.values()) and self._set_apart(reason, **which):
+        if self._set_apart(reason, **which):
             return
         kind.reason = f"{reason} at {line}" if line else reason
         self._note(kind.reason)
@@ -403,3 +416,7 @@ class CompiledFunction:
 
     def __repr__(self) -> str:
         return f"<compiled {self.function!r}>"
+
+
+def _is_in_graph(x: Any) -> bool:
+    return isinstance(x, Tensor) and x._requires_grad and x._node is not None

@@ -277,7 +277,7 @@ def test_statements_that_only_act_run_in_each_call_without_a_warning() -> None:
     step, run, plain = lt.compile(speaks), Run(), Run()
     with warnings.catch_warnings():
         warnings.simplefilter("error", lt.CaptureWarning)
-        warnings.filterwarnings("ignore", "compile: speaks .*: its backward goes through")
+        warnings.filterwarnings("ignore", "compile: speaks.*: its backward goes through")
         found = repeated(step, run)
     assert found == repeated(speaks, plain)
     assert run.texts == ["begin", "forward", "end"] * CALLS
