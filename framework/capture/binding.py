@@ -71,6 +71,10 @@ class Binding:
         self._tapes: list[Tape] = []
         self._tape_sites: dict[int, list[AddressSites]] = {}  # of each value
         self._ends: dict[int, int] = {}  # the last row that uses each value
+        first = {id(r): k for k, r in reversed([*enumerate(program.results)])}
+        own = [(k, r) for k, r in enumerate(program.results) if isinstance(r, Result)]
+        self._again = [(k, first[id(r)]) for k, r in own if first[id(r)] != k]  # the same tensor
+        self._views = [(k, first[id(r.base)]) for k, r in own if r.base is not None]
         for k, entry in enumerate(program.entries):
             if isinstance(entry, Row):
                 self._ends |= dict.fromkeys(values_of(entry.arguments), k)
@@ -252,21 +256,20 @@ class Binding:
 
     def _returned(self, join: Callable[[Tensor, Result], None]) -> list[Any]:
         # The leaves of what the call returns; `join` gives a result its place in a graph.
-        found: list[Any] = []
-        made: dict[int, Tensor] = {}  # by result, of which one may stand in several places
+        found = []
         for r in self.program.results:
-            if isinstance(r, Given):
+            if isinstance(r, Result):
+                t = self._made(r.place, r.spec)
+                join(t, r)
+                found.append(t)
+            elif isinstance(r, Given):
                 found.append(self._tensor(r.number))
-            elif isinstance(r, Result):
-                if id(r) not in made:
-                    made[id(r)] = t = self._made(r.place, r.spec)
-                    join(t, r)
-                found.append(made[id(r)])
             else:
                 found.append(r.value if type(r) is Number else r)
-        for k, r in enumerate(self.program.results):
-            if isinstance(r, Result) and r.base is not None:
-                mark_view("a compiled function", k, found[k], made[id(r.base)])
+        for k, first in self._again:
+            found[k] = found[first]
+        for k, base in self._views:
+            mark_view("a compiled function", k, found[k], found[base])
         return found
 
     def _made(self, place: Any, spec: Any) -> Tensor:
