@@ -79,6 +79,10 @@ class Binding:
             if isinstance(entry, Row):
                 self._ends |= dict.fromkeys(values_of(entry.arguments), k)
 
+    def close(self) -> None:
+        """Let go of everything. Its steps refer to it, so it would wait for the collector."""
+        self.__dict__.clear()
+
     # Building
 
     def _bytes(self, nbytes: int) -> Spec:

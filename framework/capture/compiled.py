@@ -79,7 +79,7 @@ class CompiledFunction:
         self._name = name_of(function)
         self._cut: DividedFunction | None = None
         self._divided: DividedFunction | None = None  # that, if it is in pieces
-        self._piece_of: CompiledFunction | None = None
+        self._piece_of = weakref.ref(self)  # or what this is a piece of
         self._around: tuple[
             Any, ...
         ] = ()  # the function that this is a piece of, which it cannot call
@@ -153,6 +153,7 @@ class CompiledFunction:
                 return result
             if change is not None and change.lasting:
                 kind.recordings.remove(recording)
+                recording.close()
             kind.last_change = kind.last_change if change is None else change.name
         if kind.misses > _MISSES and kind.misses > kind.hits:
             reads = {n for r in kind.recordings for n in lines_of_reads(r.replay.program)}
@@ -176,20 +177,19 @@ class CompiledFunction:
         # Let statements run as they are written from the next call on, if that is possible.
         if not any(which.values()):
             return False
-        if self._piece_of is not None:
-            return self._piece_of._divide(reason, which, self)
-        return self._divide(reason, which, None)
+        whole = self._piece_of()
+        return whole is not None and whole._divide(reason, which, self)
 
-    def _divide(self, reason: str, which: dict[str, Any], piece: Any) -> bool:
+    def _divide(self, reason: str, which: dict[str, Any], piece: CompiledFunction) -> bool:
         if not self._divisible:
             return False
         if self._cut is None:
             try:
-                self._cut = DividedFunction(plain_function(self.function), self._piece)
+                self._cut = DividedFunction(plain_function(self.function))
             except CannotDivide:
                 self._divisible = False
                 return False
-        apart = self._cut.set_apart(within=piece, **which)
+        apart = self._cut.set_apart(self._piece, piece, **which)
         if apart is None:
             return False
         self._divided = self._cut
@@ -216,8 +216,8 @@ class CompiledFunction:
 
     def _piece(self, function: FunctionType, lines: tuple[int, int]) -> CompiledFunction:
         piece = CompiledFunction(function, check=self.check)
-        piece._piece_of, piece._divisible = self, True
-        piece._around = (self, self.function, plain_function(self.function))
+        piece._piece_of, piece._divisible = weakref.ref(self), True
+        piece._around = (self.function, plain_function(self.function))
         piece._name = f"{self._name} (lines {lines[0]} to {lines[1]})"
         piece.quiet = self.quiet
         return piece
@@ -346,6 +346,7 @@ class CompiledFunction:
         found = [disagreement(r.replay.program, replay.program) for r in alike]
         if None in found:
             kind.confirmed = True
+            replay.close()  # the other one stays
             return
         reasons = [d for d in found if d is not None and not d.branch]
         if len(reasons) < len(found):
@@ -353,6 +354,7 @@ class CompiledFunction:
         if reasons and not kind.confirmed:
             line = replay.program.lines.get(reasons[0].entry)
             self._note_refusal(kind, reasons[0].reason, lines=() if line is None else (line,))
+            replay.close()
             return
         self.recordings += 1
         kind.recordings.insert(0, Recording(replay, guards, gradients))
@@ -410,6 +412,11 @@ class CompiledFunction:
             if isinstance(run, CompiledFunction):
                 lines += [f"  {line}" for line in run.explain().splitlines()]
         return "\n".join(lines)
+
+    def __del__(self) -> None:
+        for kind in self._kinds.values():
+            for recording in kind.recordings:
+                recording.close()
 
     def __reduce__(self) -> Any:
         return type(self), (self.function, self.fullgraph, self.check)  # a copy begins anew

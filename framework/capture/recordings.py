@@ -76,6 +76,11 @@ class Recording:
             return None
         return program.tensors[value.tensor]
 
+    def close(self) -> None:
+        """Let go of the replay, unless a backward of it may still come."""
+        if isinstance(self.replay, Replay):
+            self.replay.close()
+
     def began_alike(self, gradients: list[Any]) -> bool:
         """True if leaves had such gradients before the call, or if it does not depend on them."""
         return not self.leaves or self.gradients == _layouts(gradients)

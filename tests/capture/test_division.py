@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import inspect
 import random
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -214,6 +216,37 @@ def test_a_method_is_divided_for_each_object() -> None:
     assert len(one.losses) == len(other.losses) == CALLS
     assert one.step.replays > CALLS // 2
     assert other.step.replays > CALLS // 2
+
+
+def used() -> Any:
+    """A weak reference to a compiled function that was divided, and nothing else."""
+    run = Run()
+
+    def local(x: Any, y: Any) -> None:
+        run.optimizer.zero_grad()
+        loss = run.loss(x, y)
+        loss.backward()
+        run.optimizer.step()
+        run.losses.append(loss.item())
+
+    step = lt.compile(local)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lt.CaptureWarning)
+        for x, y in batches():
+            step(x, y)
+    assert step.replays > 0
+    return weakref.ref(step)
+
+
+def test_a_divided_function_goes_with_its_last_reference() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = lt.memory_allocated()
+        assert used()() is None
+        assert lt.memory_allocated() == before
+    finally:
+        gc.enable()
 
 
 def test_fullgraph_divides_nothing() -> None:

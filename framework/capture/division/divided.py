@@ -20,7 +20,6 @@ class DividedFunction:
 
     Args:
         function: The function, without the object it is bound to.
-        recorded: Compiles a piece: ``recorded(function, (first line, last line))``.
 
     Attributes:
         apart: The statements that run as they are written.
@@ -30,29 +29,27 @@ class DividedFunction:
         CannotDivide: It cannot be cut.
     """
 
-    def __init__(
-        self,
-        function: FunctionType,
-        recorded: Callable[[FunctionType, tuple[int, int]], Any],
-    ) -> None:
+    def __init__(self, function: FunctionType) -> None:
         self._body = Body(function)
         self._bind = self._body.binder()
-        self._recorded = recorded
         self.apart: set[int] = set()
         self.pieces: list[tuple[Callable[..., Any], Piece]] = []
 
     def set_apart(
         self,
+        recorded: Callable[[FunctionType, tuple[int, int]], Any],
+        within: Any,
         lines: Iterable[int] = (),
         reads: Collection[str] = (),
         names: Iterable[str] = (),
         changes: str = "",
         acts: tuple[Collection[int], dict[str, Any], bool] | None = None,
-        within: Any = None,
     ) -> list[str] | None:
         """Let more statements run as they are written.
 
         Args:
+            recorded: Compiles a piece: ``recorded(function, (first line, last line))``.
+            within: What runs the piece that they are in; else they may be anywhere.
             lines: Those that these lines belong to,
             reads: or that read one of these variables,
             changes: or that assign to this variable, attribute or key;
@@ -60,7 +57,6 @@ class DividedFunction:
                 that any of them names; ``changes`` is the last one.
             acts: (lines that call kernels, arguments, whether assignments count): or that are there
                 for what they do (``Body.that_only_act``).
-            within: What runs the piece that they are in.
 
         Returns:
             The line and the text of each. None if there are none, or no cut can be made there. A
@@ -90,16 +86,16 @@ class DividedFunction:
             return None
         self.apart = apart
         before = {(p.first, p.last, *p.takes, None, *p.results): run for run, p in self.pieces}
-        self.pieces = [(self._runner(p, before), p) for p in pieces]
+        self.pieces = [(self._runner(p, before, recorded), p) for p in pieces]
         return [f"line {body.lines(k, k + 1)[0]} ({body.text(k)})" for k in sorted(found)]
 
-    def _runner(self, piece: Piece, before: dict[Any, Any]) -> Any:
+    def _runner(self, piece: Piece, before: dict[Any, Any], recorded: Any) -> Any:
         run = before.get((piece.first, piece.last, *piece.takes, None, *piece.results))
         if run is None and piece.first in self.apart:
             return piece.function
         if run is None:
             lines = self._body.lines(piece.first, piece.last)
-            run = self._recorded(piece.function, lines)
+            run = recorded(piece.function, lines)
         return run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
