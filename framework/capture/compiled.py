@@ -19,18 +19,13 @@ from typing import Any
 
 from ..device import device
 from ..errors import CaptureError
-from ..interop.pytree import tree_flatten
 from ..modes import local
 from ..ops.autocast_policy import thread
-from ..tensor import Tensor
 from .agreement import disagreement
-from .call import Call, Inside, changed_by, key_of_others, may_replay, memory_of, stance
+from .call import Call, Inside, changed_by, may_replay, memory_of, stance
 from .checking import Snapshot, checked
-from .division.arguments import ChangingArguments, arguments_of, plain_function
-from .division.building import CannotDivide
-from .division.callees import calls_and_drops
-from .division.divided import DividedFunction
 from .guards import Guards
+from .pieces import InPieces
 from .pythons_generators import drawn_from, states_of
 from .recorder import Recorder
 from .recording_backward import RecordingBackward
@@ -48,7 +43,7 @@ _READ = "a number that Python reads (item)"
 _ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
 
 
-class CompiledFunction:
+class CompiledFunction(InPieces):
     """A function whose kernel calls are recorded and replayed.
 
     Args:
@@ -67,6 +62,7 @@ class CompiledFunction:
     def __init__(
         self, function: Callable[..., Any], fullgraph: bool = False, check: int = 0
     ) -> None:
+        super().__init__()
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.fullgraph = fullgraph
@@ -77,14 +73,7 @@ class CompiledFunction:
         self.quiet = False
         self._kinds: dict[Any, Kind] = {}
         self._name = name_of(function)
-        self._cut: DividedFunction | None = None
-        self._divided: DividedFunction | None = None  # that, if it is in pieces
-        self._piece_of = weakref.ref(self)  # or what this is a piece of
-        self._around: tuple[
-            Any, ...
-        ] = ()  # the function that this is a piece of, which it cannot call
         self._divisible = not fullgraph and isinstance(function, FunctionType | MethodType)
-        self._arguments = ChangingArguments(key_of_others)
         self._lock = threading.Lock()
 
     def __get__(self, owner: Any, cls: Any = None) -> Any:
@@ -161,83 +150,6 @@ class CompiledFunction:
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
-
-    # In pieces
-
-    def _call_pieces(self, divided: DividedFunction, args: Any, kwargs: Any) -> Any:
-        compiled = [run for run, _ in divided.pieces if isinstance(run, CompiledFunction)]
-        before = sum(c.replays for c in compiled)
-        if isinstance(self.function, MethodType):
-            args = (self.function.__self__, *args)
-        result = divided(*args, **kwargs)
-        self.replays += sum(c.replays for c in compiled) > before
-        return result
-
-    def _set_apart(self, reason: str, **which: Any) -> bool:
-        # Let statements run as they are written from the next call on, if that is possible.
-        if not any(which.values()):
-            return False
-        whole = self._piece_of()
-        return whole is not None and whole._divide(reason, which, self)
-
-    def _divide(self, reason: str, which: dict[str, Any], piece: CompiledFunction) -> bool:
-        if not self._divisible:
-            return False
-        if self._cut is None:
-            try:
-                self._cut = DividedFunction(plain_function(self.function))
-            except CannotDivide:
-                self._divisible = False
-                return False
-        apart = self._cut.set_apart(self._piece, piece, **which)
-        if apart is None:
-            return False
-        self._divided = self._cut
-        self._kinds.clear()
-        if not apart or not reason:
-            return True
-        self._warn(
-            f"{', '.join(apart)} runs as it is written: {reason}",
-            f"{self._name}: {', '.join(apart)} runs as it is written: {reason}. What lies around "
-            "it is recorded apart.",
-        )
-        return True
-
-    def _acts(self, recorder: Recorder, args: Any, kwargs: Any) -> bool:
-        # Statements such as print(text) are set apart, without a warning: a replay would leave them
-        # out. And if the call keeps a tensor, those that may do it.
-        if recorder.reason is not None and not recorder.keeps:
-            return False
-        if not calls_and_drops(plain_function(self.function).__code__):
-            return False
-        given = arguments_of(self.function, args, kwargs)
-        acts = recorder.program.lines.values(), given, recorder.keeps
-        return self._set_apart(recorder.reason or "", acts=acts)
-
-    def _piece(self, function: FunctionType, lines: tuple[int, int]) -> CompiledFunction:
-        piece = CompiledFunction(function, check=self.check)
-        piece._piece_of, piece._divisible = weakref.ref(self), True
-        piece._around = (self.function, plain_function(self.function))
-        piece._name = f"{self._name} (lines {lines[0]} to {lines[1]})"
-        piece.quiet = self.quiet
-        return piece
-
-    def _in_graphs(self, args: Any, kwargs: Any) -> list[str]:
-        # Arguments with tensors in graphs, through which a backward may go.
-        if not self._divisible:
-            return []
-        given = arguments_of(self.function, args, kwargs).items()
-        return [n for n, v in given if any(_is_in_graph(x) for x in tree_flatten(v)[0])]
-
-    def _note_arguments(self, args: Any, kwargs: Any) -> None:
-        # Statements that read an argument that is another one at each call are not recorded.
-        if not self._divisible:
-            return
-        changing = self._arguments.note(arguments_of(self.function, args, kwargs))
-        if changing:
-            which = " and ".join(f"`{n}`" for n in changing)
-            if self._set_apart(f"{which} changes from call to call", reads=changing):
-                self._arguments.clear()
 
     def _replayed(self, recording: Recording, call: Call) -> Any:
         self.replays += 1
@@ -423,7 +335,3 @@ class CompiledFunction:
 
     def __repr__(self) -> str:
         return f"<compiled {self.function!r}>"
-
-
-def _is_in_graph(x: Any) -> bool:
-    return isinstance(x, Tensor) and x._requires_grad and x._node is not None
