@@ -221,7 +221,14 @@ class CompiledFunction(InPieces):
         elif reason:
             lines = () if recorder.own_line is None else (recorder.own_line,)
             change = "" if recorder.reason is not None else kind.last_change
-            self._note_refusal(kind, reason, recorder.line, lines=lines, changes=last_part(change))
+            self._note_refusal(
+                kind,
+                reason,
+                recorder.line,
+                lines=lines,
+                changes=last_part(change),
+                returns=recorder.by_result,
+            )
         return inside.returned(with_numbers(result) if recorder.numbers else result)
 
     def _why_not(

@@ -24,6 +24,7 @@ class InPieces:
     check: int
     quiet: bool
     replays: int
+    reasons: list[str]
     _name: str
     _divisible: bool
     _kinds: dict[Any, Any]
@@ -33,6 +34,7 @@ class InPieces:
         self._cut: DividedFunction | None = None
         self._divided: DividedFunction | None = None  # that, if it is in pieces
         self._piece_of = weakref.ref(self)  # or what this is a piece of
+        self._told = False  # a warning has said that statements are set apart
         self._around: tuple[Any, ...] = ()  # the function that this is a piece of
         self._arguments = ChangingArguments(key_of_others)
 
@@ -68,11 +70,16 @@ class InPieces:
         self._kinds.clear()
         if not apart or not reason:
             return True
-        self._warn(
-            f"{', '.join(apart)} runs as it is written: {reason}",
-            f"{self._name}: {', '.join(apart)} runs as it is written: {reason}. What lies around "
-            "it is recorded apart.",
-        )
+        text = f"{', '.join(apart)} runs as it is written: {reason}"
+        if self._told:
+            self.reasons.append(text)
+        else:
+            self._told = True
+            self._warn(
+                text,
+                f"{self._name}: {text}. What lies around it is recorded. "
+                "lowtide.compiler.explain tells of all such lines.",
+            )
         return True
 
     def _acts(self, recorder: Recorder, args: Any, kwargs: Any) -> bool:

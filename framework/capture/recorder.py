@@ -49,12 +49,13 @@ class Recorder(KernelRecorder):
     Attributes:
         outputs: Results with a graph whose backward runs later: tensors on the real graph.
         keeps: It is refused because the call keeps a tensor elsewhere than in its result.
+        by_result: It is refused because of what the call returns.
     """
 
     def __init__(self, arguments: Sequence[Tensor], guards: Guards) -> None:
         super().__init__(arguments, guards.tensors)
         self.outputs: list[Tensor] = []
-        self.keeps = False
+        self.keeps = self.by_result = False
         self._guards = guards
         self._gradients = {k: self._gradient_owner(k) for k in self._leaves}
         self._old_gradients = dict(self._gradients)
@@ -168,13 +169,17 @@ class Recorder(KernelRecorder):
         for note in (
             self._check_live,
             self._note_effects,
-            lambda: self._note_returned(result),
+            lambda: self._note_result(result),
             self._note_escapes,
             self._drop_old_gradients,
             self._need_gradients_untouched,
         ):
             if self.reason is None:
                 note()
+
+    def _note_result(self, result: Any) -> None:
+        self._note_returned(result)
+        self.by_result = self.reason is not None
 
     def _note_returned(self, result: Any) -> None:
         leaves, self.program.structure = tree_flatten(result)

@@ -44,6 +44,7 @@ class DividedFunction:
         names: Iterable[str] = (),
         changes: str = "",
         acts: tuple[Collection[int], dict[str, Any], bool] | None = None,
+        returns: bool = False,
     ) -> list[str] | None:
         """Let more statements run as they are written.
 
@@ -56,7 +57,8 @@ class DividedFunction:
             names: if there are none, those that name the first of these variables or attributes
                 that any of them names; ``changes`` is the last one.
             acts: (lines that call kernels, arguments, whether assignments count): or that are there
-                for what they do (``Body.that_only_act``).
+                for what they do (``Body.that_only_act``),
+            returns: or in which the function returns.
 
         Returns:
             The line and the text of each. None if there are none, or no cut can be made there. A
@@ -69,6 +71,8 @@ class DividedFunction:
                 inside = set(range(piece.first, piece.last))
         inside -= self.apart
         found = (body.at(lines) | body.that_read(set(reads)) | body.that_change(changes)) & inside
+        if returns:
+            found |= body.that_return() & inside
         if acts is not None:
             busy, arguments, stores = acts
             found |= body.that_only_act(body.at(busy), arguments, stores) & inside

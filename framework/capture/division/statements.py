@@ -118,6 +118,10 @@ class Body:
             or (isinstance(n, ast.Attribute) and n.attr == name)
         }
 
+    def that_return(self) -> set[int]:
+        """Return the statements in which the function returns."""
+        return {k for k, s in enumerate(self._statements) if _has_return(s)}
+
     def that_change(self, name: str) -> set[int]:
         """Return the statements that assign to a variable, attribute or key of this name."""
         return {
@@ -230,6 +234,13 @@ def _last_name(target: Any) -> Any:
     if isinstance(target, ast.Subscript):
         return target.slice.value if isinstance(target.slice, ast.Constant) else None
     return target.id if isinstance(target, ast.Name) else target.attr
+
+
+def _has_return(node: ast.AST) -> bool:
+    if isinstance(node, NESTED):
+        return False
+    inside = ast.iter_child_nodes(node)
+    return isinstance(node, ast.Return) or any(map(_has_return, inside))
 
 
 class _Returns(ast.NodeTransformer):
