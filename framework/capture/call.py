@@ -222,10 +222,11 @@ class Inside:
 
     def _pass_on(self) -> bool:
         # Gradients that a backward inside the call has brought to the arguments.
-        reached = [(t, leaf_of(self._inner[id(t)])._grad) for t in self.outer]
-        found = [(t, g) for t, g in reached if g is not None]
+        reached = [(t, self._inner[id(t)]) for t in self.outer]
+        found = [(t, leaf_of(x)._grad, x._node) for t, x in reached if leaf_of(x)._grad is not None]
         if found:
-            backward([t for t, _ in found], [g for _, g in found])
+            retain = any(isinstance(end, End) and end.retained for _, _, end in found)
+            backward([t for t, _, _ in found], [g for _, g, _ in found], retain_graph=retain)
         return bool(found)
 
 
@@ -233,8 +234,27 @@ def _cut(t: Tensor) -> Tensor:
     leaf = wrap(t._array, t._spec, t._storage)
     leaf._requires_grad = True
     inner = wrap(t._array, t._spec, t._storage)
-    attach(inner, Alias(leaf))
+    attach(inner, End(leaf))
     return inner
+
+
+class End(Alias):
+    """Where the graph of a call ends: at an argument.
+
+    Attributes:
+        retained: The last backward that came here keeps the graph.
+    """
+
+    __slots__ = ("retained",)
+
+    def __init__(self, leaf: Tensor) -> None:
+        super().__init__(leaf)
+        self.retained = False
+
+    def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
+        """Pass the gradient on unchanged."""
+        self.retained = retain
+        return grads
 
 
 def changed_by(tensors: list[Tensor]) -> Callable[[], str | None]:
