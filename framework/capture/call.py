@@ -87,12 +87,14 @@ class Call:
 
     def _aliasing(self) -> Any:
         # Which tensors share memory, and how far apart they lie in it.
+        # And which are one tensor: of two that share memory, each has a gradient.
         ids = [id(o) for o in self.owners]
         if len(set(ids)) == len(ids):
             return None
         first = [ids.index(i) for i in ids]
         at = [int(t._array.__array_interface__["data"][0]) for t in self.tensors]
-        return tuple((k, at[n] - at[k]) for n, k in enumerate(first))
+        who = [id(t) for t in self.tensors]
+        return tuple((k, at[n] - at[k], who.index(who[n])) for n, k in enumerate(first))
 
 
 def _lies_close(array: Any) -> bool:
@@ -169,7 +171,8 @@ class Inside:
     def __init__(self, call: Call) -> None:
         args, kwargs = call.again.args, call.again.keywords
         recording = local.state.grad
-        self.outer = [t for t in call.tensors if t._requires_grad and recording]
+        differentiable = {id(t): t for t in call.tensors if t._requires_grad and recording}
+        self.outer = list(differentiable.values())
         self._inner = {id(t): _cut(t) for t in self.outer}
         self.tensors = [self._inner.get(id(t), t) for t in call.tensors]
         self._versions = [t._storage.version for t in self.outer]

@@ -276,8 +276,10 @@ class Recorder(KernelRecorder):
         Of an argument, that is the leaf at which the graph of the call ends. Or refuse: a hook on
         one of them would run twice.
         """
-        found = [k for k, t in enumerate(self._tensors) if t._requires_grad]
-        for k in found[:]:
+        # An argument may be given twice: its gradient is one.
+        first = {id(t): k for k, t in reversed([*enumerate(self._tensors)])}
+        found = [k for k, t in enumerate(self._tensors) if t._requires_grad and first[id(t)] == k]
+        for k in found:
             hooks = self._tensors[k]._extra
             if hooks and any(isinstance(key, tuple) and key[0] == "tensor" for key in hooks):
                 self.refuse("a tensor whose gradient it computes has hooks")

@@ -385,3 +385,47 @@ def test_gradients_that_a_forward_touches_are_as_written(forward: Any, often: in
     assert found[0] == found[1]
     if forward in (sets_to_none, sets_one_to_none):
         assert function.replays > 4
+
+
+# One tensor in several places
+
+
+def product(x: Any, y: Any) -> Any:
+    return x * y * y
+
+
+def own_backward(x: Any, y: Any) -> Any:
+    z = (x * y * y).sum()
+    z.backward()
+    return z.detach()
+
+
+@pytest.mark.parametrize("function", [product, own_backward], ids=lambda f: f.__name__)
+def test_a_tensor_that_is_given_twice_has_the_gradient_of_both(function: Any) -> None:
+    """In every order: the same tensor twice, a view of it, the same memory, others."""
+    found = []
+    orders = ["aa", "av", "ab", "va", "vv", "da"]
+    for is_compiled in (False, True):
+        f = lt.compile(function) if is_compiled else function
+        gradients = []
+        for k in range(36):
+            a = lt.tensor([2.0, 3.0], requires_grad=True)
+            v = a.view(2)
+            given = {
+                "a": a,
+                "v": v,
+                "b": lt.tensor([5.0, 7.0], requires_grad=True),
+                "d": a.detach().requires_grad_(),
+            }
+            x, y = (given[name] for name in orders[k % 6 if k >= 18 else k // 3])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", lt.CaptureWarning)
+                result = f(x, y)
+            if result.requires_grad:
+                result.sum().backward()
+            gradients.append(
+                [None if t.grad is None else t.grad.tolist() for t in (a, given["b"], given["d"])]
+            )
+        found.append([None if g is None else g.tolist() for g in gradients])
+    assert found[0] == found[1]
+    assert f.replays > 0 or function is own_backward
