@@ -70,7 +70,8 @@ class InPieces:
         self._kinds.clear()
         if not apart or not reason:
             return True
-        text = f"{', '.join(apart)} runs as it is written: {reason}"
+        runs = "runs as it is written" if len(apart) == 1 else "run as they are written"
+        text = f"{', '.join(apart)} {runs}: {reason}"
         if self._told:
             self.reasons.append(text)
         else:
@@ -115,7 +116,8 @@ class InPieces:
         changing = self._arguments.note(arguments_of(self.function, args, kwargs))
         if changing:
             which = " and ".join(f"`{n}`" for n in changing)
-            if self._set_apart(f"{which} changes from call to call", reads=changing):
+            change = "changes" if len(changing) == 1 else "change"
+            if self._set_apart(f"{which} {change} from call to call", reads=changing):
                 self._arguments.clear()
 
 
