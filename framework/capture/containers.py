@@ -18,21 +18,40 @@ MUTABLE = (list, dict, deque)
 
 
 def containers_in(tree: Any) -> list[Any]:
-    """Return the lists, dicts and deques of a tree, outermost first, each as often as it occurs."""
+    """Return the lists, dicts and deques of a tree, each as often as it occurs."""
     found: list[Any] = []
+    seen: set[int] = set()
     waiting = [tree]
     while waiting:
         x = waiting.pop()
         if isinstance(x, MUTABLE):
-            if any(x is known for known in found):
-                found.append(x)
-                continue
             found.append(x)
-        if isinstance(x, dict):
-            waiting += reversed(x.values())
-        elif isinstance(x, list | tuple | deque):
-            waiting += reversed(x)
+        if id(x) not in seen:
+            seen.add(id(x))
+            waiting += _children(x)
     return found
+
+
+def _children(x: Any) -> list[Any]:
+    if isinstance(x, dict):
+        return list(x.values())
+    return list(x) if isinstance(x, list | tuple | deque) else []
+
+
+def _pairs(given: Any, copies: Any) -> list[tuple[Any, Any]]:
+    # Each container of a tree, with that in its place in a copy of the tree.
+    found: dict[tuple[int, int], tuple[Any, Any]] = {}
+    seen: set[tuple[int, int]] = set()
+    waiting = [(given, copies)]
+    while waiting:
+        x, y = waiting.pop()
+        if (id(x), id(y)) in seen:
+            continue
+        seen.add((id(x), id(y)))
+        if isinstance(x, MUTABLE):
+            found[id(x), id(y)] = (x, y)
+        waiting += zip(_children(x), _children(y), strict=True)
+    return list(found.values())
 
 
 class GivenContainers:
@@ -45,15 +64,14 @@ class GivenContainers:
     """
 
     def __init__(self, given: Any, copies: Any, outer: dict[int, Any]) -> None:
-        self._given = containers_in(given)
-        self._copies = containers_in(copies)
+        self._pairs = _pairs(given, copies)
         self._outer = outer
-        self._contents = [_contents(c) for c in self._copies]
+        self._contents = [_contents(copy) for _, copy in self._pairs]
 
     def give_back(self) -> bool:
         """Pass on to the caller's containers what the call has changed; True if it has."""
         changed = False
-        for own, copy, before in zip(self._given, self._copies, self._contents, strict=True):
+        for (own, copy), before in zip(self._pairs, self._contents, strict=True):
             now = _contents(copy)
             if len(now) == len(before) and all(
                 x is y or (isinstance(x, str | int) and x == y)
@@ -71,7 +89,7 @@ class GivenContainers:
         return changed
 
     def _of_caller(self, x: Any) -> Any:
-        for own, copy in zip(self._given, self._copies, strict=True):
+        for own, copy in self._pairs:
             if x is copy:
                 return own
         return self.returned(x)
@@ -98,7 +116,8 @@ class GivenContainers:
     def are_returned(self, result: Any) -> bool:
         """True if a result has one of these containers in it, or one that is in it twice."""
         found = [id(c) for c in containers_in(result)]
-        return len(set(found)) < len(found) or not set(found).isdisjoint(map(id, self._copies))
+        given = {id(copy) for _, copy in self._pairs}
+        return len(set(found)) < len(found) or not given.isdisjoint(found)
 
 
 def _contents(container: Any) -> list[Any]:

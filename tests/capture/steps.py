@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,3 +189,13 @@ def equal_runs(make: Any, compiled: Any, n: int = 8, change: Any = None, optimiz
 
 def live() -> int:
     return lt.memory_allocated()
+
+
+def loaded(file: Path) -> Any:
+    """Import a file as a module, whose functions have a source."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

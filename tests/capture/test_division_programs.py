@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lowtide as lt
-from tests.capture.test_division import loaded
+from tests.capture.steps import loaded
 
 PRELUDE = """
 import lowtide as lt

@@ -7,7 +7,7 @@ import builtins
 import dis
 import inspect
 from itertools import pairwise
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 UNKNOWN = object()
@@ -40,7 +40,7 @@ def _value_of(node: ast.expr, function: FunctionType, arguments: dict[str, Any])
         # Properties and __getattr__ are not run.
         held = inspect.getattr_static(owner, node.attr, UNKNOWN)
         if isinstance(held, FunctionType) and not isinstance(owner, type):
-            return getattr(owner, node.attr, UNKNOWN)
+            return MethodType(held, owner)
         if hasattr(type(held), "__get__") and not callable(held):
             return UNKNOWN
         return held
