@@ -328,8 +328,9 @@ def test_statements_that_only_act_run_in_each_call_without_a_warning() -> None:
 def whole(run: Run, x: Any, y: Any) -> Any:
     run.model.train()
     run.optimizer.zero_grad()
-    outputs = []
-    outputs.append(run.model(x))
+    outputs: list[Any] = []
+    outputs.append(x)
+    outputs[0] = run.model(outputs[0])
     loss = F.cross_entropy(outputs[0], y)
     loss.backward()
     nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
@@ -375,3 +376,26 @@ class Asked:
 
     def append(self, _: Any) -> None:
         pass
+
+
+FACTOR = {"value": 2.0}
+STEPS_SEEN: list[Any] = []
+
+
+@lt.compile
+def calls_itself(x: Any, n: int) -> Any:
+    STEPS_SEEN.append(n)
+    y = calls_itself(x + 1, n - 1) if n else x * 1.0
+    STEPS_SEEN.append("middle")
+    return y * FACTOR["value"]
+
+
+def test_a_function_that_calls_itself_sees_what_changes() -> None:
+    STEPS_SEEN.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lt.CaptureWarning)
+        for k in range(12):
+            FACTOR["value"] = 2.0 if k < 8 else 3.0
+            found = calls_itself(lt.tensor([float(k)]), 2).item()
+            assert found == (k + 2) * FACTOR["value"] ** 3
+    assert STEPS_SEEN == [2, 1, 0, "middle", "middle", "middle"] * 12

@@ -349,7 +349,15 @@ def asks(run: Setup, x: Any, y: Any) -> Any:
     return F.cross_entropy(run.net(x), y) * (2.0 if first else 1.0)
 
 
+def sets_and_reads(run: Setup, x: Any, y: Any) -> Any:
+    run.opt.zero_grad()
+    if x.sum() > 1e9:
+        return x.sum()
+    return F.cross_entropy(run.net(x), y)
+
+
 TOUCH = [
+    sets_and_reads,
     sets_to_none,
     sets_one_to_none,
     fills_with_zeros,
@@ -383,7 +391,7 @@ def test_gradients_that_a_forward_touches_are_as_written(forward: Any, often: in
                 states.append([p.tolist() for p in run.net.parameters()])
         found.append(states)
     assert found[0] == found[1]
-    if forward in (sets_to_none, sets_one_to_none):
+    if forward in (sets_to_none, sets_one_to_none, sets_and_reads):
         assert function.replays > 4
 
 
@@ -427,3 +435,28 @@ def test_a_tensor_that_is_given_twice_has_the_gradient_of_both(function: Any) ->
         found.append([None if g is None else g.tolist() for g in gradients])
     assert found[0] == found[1]
     assert f.replays > 0 or function is own_backward
+
+
+SWITCH = {"on": False}
+
+
+def sometimes(x: Any, y: Any) -> Any:
+    z = (x * y * y).sum()
+    if SWITCH["on"]:
+        z.backward(retain_graph=True)
+    return z.detach()
+
+
+def test_a_backward_that_only_the_recorded_call_runs_is_passed_on_once() -> None:
+    f = lt.compile(sometimes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lt.CaptureWarning)
+        for k in range(6):
+            SWITCH["on"] = k > 0
+            leaf = lt.tensor([2.0, 3.0], requires_grad=True)
+            a = leaf * 2
+            f(a, a)
+            a.sum().backward()  # the call has kept the graph
+            assert leaf.grad is not None
+            through = [3 * (2 * v) ** 2 * 2 for v in (2.0, 3.0)]
+            assert leaf.grad.tolist() == [2 + (t if k else 0) for t in through]

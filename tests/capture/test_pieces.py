@@ -77,6 +77,22 @@ def test_no_cut_where_a_variable_may_be_without_a_value(tmp_path: Path) -> None:
         Body(loaded(file).f).pieces([0, 1])
 
 
+@pytest.mark.parametrize("starts", [[0, 1, 2], [0, 2]])
+def test_no_cut_after_a_variable_was_deleted(starts: list[int], tmp_path: Path) -> None:
+    file = tmp_path / "deleted.py"
+    file.write_text("def f(x):\n    y = x\n    del y\n    if x:\n        y = 2\n    return y\n")
+    with pytest.raises(CannotDivide, match="y may be without a value"):
+        Body(loaded(file).f).pieces(starts)
+
+
+def test_a_branch_that_returns_leaves_no_variable_without_a_value(tmp_path: Path) -> None:
+    file = tmp_path / "returns.py"
+    text = "def f(x):\n    if x:\n        return 1\n    else:\n        y = 2\n    return y\n"
+    file.write_text(text)
+    call = in_pieces(Body(loaded(file).f), [0, 1])
+    assert (call(True), call(False)) == (1, 2)
+
+
 # Drawn functions: however they are cut, the pieces do what the function does
 
 
