@@ -333,7 +333,7 @@ class CompiledFunction(InPieces):
         return "\n".join(lines)
 
     def __del__(self) -> None:
-        for kind in self._kinds.values():
+        for kind in getattr(self, "_kinds", {}).values():  # an interrupt may have come before that
             for recording in kind.recordings:
                 recording.close()
 
