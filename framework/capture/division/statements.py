@@ -211,7 +211,6 @@ class Body:
         loads: list[ast.expr] = [ast.Name(n, ast.Load()) for n in results]
         done = _returned(False, ast.Tuple(loads, ast.Load()))
         done.lineno = done.end_lineno = self.lines(first, last)[1]
-        done.col_offset = done.end_col_offset = 0
         body = [_Returns().visit(s) for s in copy.deepcopy(self._statements[first:last])]
         return function_of(self._function, given, [*self._declarations, *body, done])
 
