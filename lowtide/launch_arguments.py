@@ -20,6 +20,11 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run a PyTorch script: `import torch` imports lowtide in it",
     )
+    parser.add_argument(
+        "--profile",
+        metavar="FOLDER",
+        help="profile each worker, write the results to FOLDER, and print the ranks side by side",
+    )
     runs = parser.add_mutually_exclusive_group()
     runs.add_argument(
         "-m",

@@ -16,6 +16,7 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 from lowtide.framework.distributed.launch.environment import (
     DEFAULT_PORT,
@@ -26,6 +27,7 @@ from lowtide.framework.distributed.launch.environment import (
 )
 from lowtide.framework.distributed.launch.launcher import Launcher
 from lowtide.launch_arguments import port as as_port
+from lowtide.profile_command import has_ranks, report_of_ranks
 from lowtide.script_command import USAGE_ERROR, script_is_there
 
 ENDPOINT_PORT = 29400  # torchrun's, for an endpoint without one
@@ -52,7 +54,12 @@ def launch(options: argparse.Namespace) -> int:
     plain = not (options.module or options.no_python or options.recipe)
     if plain and not script_is_there("launch", options.script, False):
         return USAGE_ERROR
-    return Launcher(job, command, options.grace, prefix=not options.no_prefix).run()
+    code = Launcher(job, command, options.grace, prefix=not options.no_prefix).run()
+    if options.profile and has_ranks(options.profile):
+        print()
+        report_of_ranks(options.profile, {"png": str(Path(options.profile, "ranks.png"))})
+        print(f"\nWritten to {options.profile}: ranks.png, and a folder for each rank")
+    return code
 
 
 def chosen_command(options: argparse.Namespace) -> list[str]:
@@ -66,10 +73,17 @@ def chosen_command(options: argparse.Namespace) -> list[str]:
     given: Sequence[str] = [] if options.script is None else [options.script, *options.args]
     if options.recipe:
         given = given[1:] if given[:1] == ["--"] else given
-        return [sys.executable, "-m", "lowtide", "run", options.recipe, *given]
-    if options.no_python:
+        given = ["-m", "lowtide", "run", options.recipe, *given]
+    elif options.no_python:
+        if options.profile:
+            raise _Refused("--profile is for a Python script. Leave out --no-python")
         return [*given]
-    given = ["-m", *given] if options.module else given
+    elif options.module:
+        given = ["-m", *given]
+    as_torch = ["--as-torch"] if options.in_place_of_torch else []
+    if options.profile:
+        profile = ["profile", "-o", os.path.abspath(options.profile), *as_torch]
+        return [sys.executable, "-m", "lowtide", *profile, *given]
     if options.in_place_of_torch:
         given = ["-m", "lowtide", "run-as-torch", *given]
     return [sys.executable, *given]

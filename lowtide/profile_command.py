@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lowtide.framework.distributed.place import launched_rank
 from lowtide.script_command import (
     USAGE_ERROR,
     hint_as_torch,
@@ -39,7 +40,8 @@ def profile(
     """Run a script under a profiler; print the verdict, write ``run.json``, page and picture.
 
     Where nothing was recorded, nothing is written. A script that fails does not cost an earlier
-    profile: what was recorded until then goes to the folder ``failed`` beside it.
+    profile: what was recorded until then goes to the folder ``failed`` beside it. A process that is
+    one of several ranks writes to a folder ``rank-0``, ``rank-1``, ... in it, and prints one line.
 
     Args:
         script: A file, or a module's name.
@@ -61,6 +63,9 @@ def profile(
         return USAGE_ERROR
     name = script.rpartition(".")[2] if module else Path(script).stem
     folder = Path(out or f"{name}-memory").absolute()  # the script may go elsewhere
+    rank = launched_rank()
+    if rank is not None:
+        folder /= f"rank-{rank}"
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)  # now: not after hours of training
@@ -92,9 +97,10 @@ def profile(
         prof.plot(folder / "memory.png")
         files += ["memory.html", "memory.png"]
     # Last, because the reader may stop reading: `lowtide profile train.py | head`.
-    print(prof.report() if full else prof.verdict())
+    if full or rank is None:
+        print(prof.report() if full else prof.verdict())
     print(f"{kept}Written to {folder}: {', '.join(files)}")
-    if not full:
+    if not full and rank is None:
         print(f"All tables: lowtide report --full {shlex.quote(str(folder))}")
     return code
 
@@ -127,7 +133,7 @@ def report(path: str, files: dict[str, str], full: bool = False) -> int:
     """Print the verdict on a recorded run; write what else is asked for.
 
     Args:
-        path: A ``run.json``, or the folder it is in.
+        path: A ``run.json``, or the folder it is in, or one with the folders of several ranks.
         full: Print all tables, not the verdict alone.
         files: What to write -> where to: ``html``, ``png``, ``perfetto``, ``snapshot``,
             ``flamegraph``.
@@ -135,6 +141,8 @@ def report(path: str, files: dict[str, str], full: bool = False) -> int:
     Returns:
         0, or 2 if the file is no recording or another cannot be written.
     """
+    if has_ranks(path):
+        return report_of_ranks(path, files)
     run = read_run(path)
     if run is None:
         return USAGE_ERROR
@@ -149,7 +157,41 @@ def report(path: str, files: dict[str, str], full: bool = False) -> int:
     return max([written(writers[kind], file) for kind, file in files.items()], default=0)
 
 
+def report_of_ranks(path: str, files: dict[str, str] | None = None) -> int:
+    """Print the ranks of a run side by side; draw them, if that is asked for.
+
+    Args:
+        path: The folder with their folders.
+        files: What to write -> where to: ``png`` alone.
+
+    Returns:
+        0, or 2 if there are no profiles of ranks, or the picture cannot be written.
+    """
+    from lowtide.profiling import rank_report
+
+    try:
+        found = rank_report(path)
+    except (OSError, ValueError) as error:
+        print(f"lowtide report: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    show(str(found))
+    others = [kind for kind in files or {} if kind != "png"]
+    if others:
+        print(
+            f"lowtide report: {path} is of several ranks, of which --png draws a picture. For "
+            f"--{others[0]}, name the folder of one: {Path(path, 'rank-0')}",
+            file=sys.stderr,
+        )
+        return USAGE_ERROR
+    return written(found.plot, files["png"]) if files else 0
+
+
 # Files
+
+
+def has_ranks(path: str) -> bool:
+    """Whether a folder has the folders of several ranks, and no run by itself."""
+    return not Path(path, "run.json").exists() and any(Path(path).glob("rank-*/run.json"))
 
 
 def run_of(path: str) -> Path:

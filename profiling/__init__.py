@@ -41,6 +41,9 @@ else:
     from .profiler import MemoryProfiler as MemoryProfiler
     from .publisher import Publisher as Publisher
     from .publisher import publish as publish
+    from .ranks.figures import RankFigures as RankFigures
+    from .ranks.gathering import rank_report as rank_report
+    from .ranks.report import RankReport as RankReport
     from .record.recording import Mark as Mark
     from .record.recording import Owner as Owner
     from .record.recording import Peak as Peak

@@ -20,6 +20,7 @@ from typing import Any
 from ..framework.attribution import scopes
 from ..framework.device import device
 from ..framework.devices import backend, live_backends, on_new_backend
+from ..framework.distributed.waiting import waits
 from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
 from .leaks.detect import detect_retained
@@ -233,6 +234,8 @@ class MemoryProfiler(WholeContext, Profile):
         at = self._recorder.now()
         mark = Mark(name, kind, 0.0)  # its time comes with its bytes
         mark.probes = system_memory.look(d.backend for d in self._recorder.accounts)
+        mark.late, mark.exchanging = dict(waits.late), waits.exchanging
+        self.recording.place = waits.place
         self._recorder.mark(mark, at)
 
     def _stepped(self, optimizer: Any) -> None:

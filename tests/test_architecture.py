@@ -172,7 +172,7 @@ LAYERS = """
     framework/serialization framework/distributed/objects framework/distributed/checkpoint
     framework/testing framework/codegen
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log
-    profiling/profile profiling/report profiling/exports
+    profiling/profile profiling/ranks profiling/report profiling/exports
     profiling/profiler profiling/magics profiling/estimate profiling/publisher
     profiling/assertions profiling/loggers profiling/op_times profiling/op_table profiling/stepwise
 """.split()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -24,6 +24,7 @@ from ..devices import backend
 from ..modes import local
 from .fake import FakeTransport, imagining
 from .transport import NOBODY, DistBackendError, Transfer, Transport
+from .waiting import waits
 
 Steps = Generator[list[Transfer], None, None]
 
@@ -43,12 +44,14 @@ class Call:
         number: Which call of the group it is, from 1; 0 for a message between two ranks.
         done: Whether it has ended, well or not.
         error: How it failed.
+        asking: Whether it waits for ranks to call it, or, of a message, to send it.
     """
 
     def __init__(self, channel: Channel, what: str, number: int) -> None:
         self.channel, self.what, self.number = channel, what, number
         self.done = False
         self.error: Exception | None = None
+        self.asking = number == 0
         self.waits: list[Transfer] = []
         self.steps: Any = None
         self.callbacks: list[Callable[[], None]] = []
@@ -124,6 +127,9 @@ class Channel:
     Args:
         transport: Moves the messages; None for a group of one process, which sends none.
         timeout: How long a collective may take.
+
+    Attributes:
+        ranks: The ranks in the world of the group's members.
     """
 
     def __init__(self, transport: Transport | None, timeout: timedelta) -> None:
@@ -131,6 +137,7 @@ class Channel:
         self.rank = transport.rank if transport else 0
         self.size = transport.size if transport else 1
         self.timeout = timeout
+        self.ranks: Sequence[int] = range(self.size)
         self.ended: str | None = None  # why no collective can be called any more
         self._number = 0
         self._running: list[Call] = []
@@ -207,20 +214,34 @@ class Channel:
             call.send(peer, lines[call.rank], 0)
         own_steps = steps(call)
         posted = list(islice(own_steps, 1))  # it travels beside the lines
+        call.asking = True
         yield list(heard.values())
+        call.asking = False
         if any(not np.array_equal(lines[peer], lines[call.rank]) for peer in peers):
             raise DistBackendError(_different(call, lines))
         while posted:
             yield posted.pop()  # kept by no name here: it holds memory
         yield from own_steps
 
-    def poll(self, seconds: float = 0.0) -> None:
+    def poll(self) -> None:
         """Move messages, and collectives whose messages came."""
         with _lock:
-            if not self._running:
-                return
+            self._progress(0.0)
+
+    def _progress(self, seconds: float) -> None:
+        if self._running:
             self.transport.progress(seconds, [t for c in self._running for t in c.waits])
             self._advance()
+
+    def _await(self, call: Call, seconds: float) -> None:
+        # Move messages for a call that this rank waits for, and note for whom it waits.
+        with _lock:
+            first = next(filter(None, map(_awaited, (call, *self._running))), ((), False))
+            begun = time.perf_counter()
+            self._progress(seconds)
+            peers, asking = first
+            late = [self.ranks[peer] for peer in peers] if asking else []
+            waits.note(time.perf_counter() - begun, late)
 
     def _advance(self) -> None:
         for call in list(self._running):
@@ -264,15 +285,14 @@ class Channel:
             if left < 0:
                 self._expire(call)
             else:
-                self.poll(min(_NAP, left))
+                self._await(call, min(_NAP, left))
         except BaseException as error:
             self.break_off(f"{call.what} was interrupted ({type(error).__name__}).")
             raise
 
     def _expire(self, call: Call) -> None:
-        every = [[t.peer for t in c.waits if not t.done] for c in (call, *self._running)]
-        # A reduction that waits for workspace waits for what those before it wait for.
-        absent = sorted(set(next((p for p in every if p and NOBODY not in p), [])))
+        first = next(filter(None, map(_awaited, (call, *self._running))), ((), False))
+        absent = sorted(set(first[0]))
         ranks = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
         error = DistBackendError(
             f"{self._name(call)}: rank {self.rank} waited {call.limit:g} s for {ranks}. Did all "
@@ -295,6 +315,7 @@ class Channel:
         with _lock:
             self._transport = FakeTransport(rank, size) if size > 1 else None
             self.rank, self.size, self.ended = rank, size, None
+            self.ranks = self.ranks if len(self.ranks) == size else range(size)
             for call in list(self._running):
                 self._end(call, None)
 
@@ -319,6 +340,13 @@ def _different(call: Call, lines: Any) -> str:
         for what, ranks in said.items()
     )
     return f"Ranks disagree about call {call.number} of the group: {each}. Nothing was written."
+
+
+def _awaited(call: Call) -> tuple[list[int], bool] | None:
+    # The peers that a call waits for, and whether they have yet to call it. None if it waits for
+    # none: a reduction that waits for workspace waits for what those before it wait for.
+    peers = [t.peer for t in call.waits if not t.done]
+    return (peers, call.asking) if peers and NOBODY not in peers else None
 
 
 def _bytes(array: Any) -> memoryview:

@@ -14,6 +14,7 @@ from .place import place_of
 from .process_group import GroupMember, ProcessGroup, groups, stores
 from .stores import HashStore, Store
 from .transport import Transport
+from .waiting import waits
 
 default_pg_timeout = timedelta(minutes=30)  # of collectives
 
@@ -89,6 +90,8 @@ def init_process_group(
     stores[:] = [store or HashStore()]
     groups[made.group_name] = made
     GroupMember.WORLD = made
+    if size > 1 and not made.channel.imagined:
+        waits.joined(made.rank(), size)
 
 
 def _by_mpi(backend: str | None, init_method: str | None, store: Any, rank: int) -> bool:

@@ -27,6 +27,24 @@ class Place(NamedTuple):
     job: str = ""
 
 
+# Variables by which launchers tell a process its rank and how many there are: torchrun's and ours,
+# MPICH's and Intel's, Open MPI's.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+
+
+def launched_rank() -> int | None:
+    """Return the rank that a launcher gave this process; None if it is the only one."""
+    for rank, size in _LAUNCHERS:
+        found = os.environ.get(rank, ""), os.environ.get(size, "")
+        if all(map(str.isdecimal, found)):
+            return int(found[0]) if int(found[1]) > 1 else None
+    return None
+
+
 def place_of(init_method: str | None, has_store: bool, rank: int, world_size: int) -> Place:
     """Return the place that ``init_process_group`` gets.
 

@@ -46,6 +46,7 @@ class ProcessGroup:
         self.bound_device_id: Any = None
         self.ranks = list(ranks)
         self.channel = channel
+        channel.ranks = self.ranks
         self.groups_made = 0  # of the world
 
     def rank(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from ...framework.distributed.waiting import JobRank
 from ...framework.memory.ledger import ROLES
 from ...framework.serialization.atomic_files import replacing
 from ..leaks.findings import Finding
@@ -57,6 +58,7 @@ def to_dict(recording: Recording) -> dict[str, Any]:
         "classes": recording.classes,
         "findings": [vars(f) for f in recording.findings],
         "watched": recording.watched,
+        "place": None if recording.place is None else recording.place._asdict(),
     }
 
 
@@ -117,6 +119,7 @@ def _recording(data: dict[str, Any]) -> Recording:
         classes=dict(data.get("classes", {})),
         findings=[_as_finding(f) for f in data.get("findings", ())],
         watched=data.get("watched"),
+        place=JobRank(**data["place"]) if data.get("place") else None,
     )
 
 
@@ -124,7 +127,8 @@ def _as_mark(data: dict[str, Any]) -> Mark:
     # Files of before a role existed have fewer; new roles come last.
     roles = [[*found, *[0] * (len(ROLES) - len(found))] for found in data["roles"]]
     changes = [(a, b, c, d) for a, b, c, d in data["changes"]]
-    return Mark(**{**data, "roles": roles, "changes": changes})
+    late = {int(rank): float(seconds) for rank, seconds in data.get("late", {}).items()}
+    return Mark(**{**data, "roles": roles, "changes": changes, "late": late})
 
 
 def _owners(data: dict[str, Any]) -> list[Owner]:

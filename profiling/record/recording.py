@@ -28,6 +28,7 @@ Schema (``Recording``)
     ``classes``: module path -> name of its class.
     ``findings``: graphs that outlived their step (``leaks/findings.py``), most growth first.
     ``watched``: how many steps were watched for those; None if leaks were not watched.
+    ``place``: which rank of which job it is (:class:`JobRank`); None for a process alone.
 
 A *cell* is (owner, role number); the cells of a device sum exactly to the ledger's live bytes,
 and those of one role to the ledger's figure for it. Roles are numbered as in
@@ -41,6 +42,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...framework.distributed.waiting import JobRank
 from ...framework.memory.ledger import ROLES as ROLES
 from ...framework.memory.ledger import SAVED
 from ..leaks.findings import Finding
@@ -188,6 +190,8 @@ class Mark:
         peak: Highest live bytes of each device since the mark before.
         changes: (device, owner, role number, bytes more or less) since the mark before.
         probes: What the process and the devices held, see ``system_memory.py``.
+        late: Seconds that this process has waited until then, by the rank it waited for.
+        exchanging: Seconds until then in which it waited for messages under way.
     """
 
     name: str
@@ -199,6 +203,8 @@ class Mark:
     peak: list[int] = field(default_factory=list)
     changes: list[tuple[int, int, int, int]] = field(default_factory=list)
     probes: dict[str, Any] = field(default_factory=dict)
+    late: dict[int, float] = field(default_factory=dict)
+    exchanging: float = 0.0
 
 
 class Compilation(NamedTuple):
@@ -235,6 +241,7 @@ class Recording:
     classes: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     watched: int | None = None
+    place: JobRank | None = None
 
     def cells_at(self, mark: int, device: int) -> Cells:
         """Return bytes by (owner, role) of a device at a mark (a position in ``marks``)."""

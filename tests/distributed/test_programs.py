@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,9 @@ if __name__ == "__main__":
     mp.spawn(work, args=(2,), nprocs=2, join=True)
 """
 
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = re.findall(r"```py\n(import .*?)```", (ROOT / "docs/distributed.md").read_text(), re.S)
+
 
 def run(folder: Path, *words: str) -> str:
     done = subprocess.run(
@@ -110,3 +114,16 @@ def test_a_script_that_spawns_its_ranks(tmp_path: Path, module: bool) -> None:
     words = ["-m", "spawning"] if module else ["spawning.py"]
     said = run(tmp_path, "run-as-torch", *words)
     assert said.count("done") == 2
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("block", range(len(BLOCKS)))
+def test_a_program_of_the_page_runs(block: int, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BLOCKS[block])
+    by_launcher = "dist.init_process_group()" in BLOCKS[block]
+    words = ["launch", "-n", "2"] if by_launcher else ["profile", "--no-lines"]
+    run(tmp_path, *words, "program.py")
+
+
+def test_the_page_has_programs() -> None:
+    assert len(BLOCKS) == 7

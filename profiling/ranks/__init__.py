@@ -1,0 +1,1 @@
+"""The profiles of all ranks of a run, side by side."""
