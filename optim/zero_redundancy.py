@@ -126,13 +126,28 @@ class ZeroRedundancyOptimizer(Optimizer):
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        rank = self.process_group.rank()
         with_gradient = [
             (p, owner)
             for p, owner in zip(self._parameters(), self.owners(), strict=True)
             if p._grad is not None
         ]
-        others = [(p, p._grad) for p, owner in with_gradient if owner != rank]
+        self.step_own(**kwargs)
+        if self.process_group.size() > 1:
+            self._share(with_gradient)
+        return loss
+
+    def step_own(self, **kwargs: Any) -> None:
+        """Update the own parameters alone; the other ranks are not told.
+
+        Args:
+            **kwargs: Of the optimizer's own ``step``.
+        """
+        rank = self.process_group.rank()
+        others = [
+            (p, p._grad)
+            for p, owner in zip(self._parameters(), self.owners(), strict=True)
+            if owner != rank and p._grad is not None
+        ]
         try:  # a step skips what has no gradient
             for p, _ in others:
                 p._grad = None
@@ -140,9 +155,10 @@ class ZeroRedundancyOptimizer(Optimizer):
         finally:
             for p, grad in others:
                 p._grad = grad
-        if self.process_group.size() > 1:
-            self._share(with_gradient)
-        return loss
+
+    def own_state_dict(self) -> dict[str, Any]:
+        """Return the groups, and the state of the own parameters alone."""
+        return self.optim.state_dict()
 
     def _share(self, parameters: list[tuple[Tensor, int]]) -> None:
         with no_grad():

@@ -23,6 +23,7 @@ from lowtide.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_state_dict,
 )
+from lowtide.distributed.optim import ZeroRedundancyOptimizer
 from lowtide.framework.distributed.checkpoint import index as index_module
 from lowtide.framework.distributed.checkpoint import save_load, writing
 from lowtide.nn.parallel import DistributedDataParallel
@@ -437,3 +438,32 @@ def test_an_imagined_rank_waits_for_nobody(rank: int, tmp_path: Path) -> None:
     t = lt.zeros(2)
     dcp.load({"t": t}, checkpoint_id=tmp_path)
     assert t.tolist() == [1.0, 1.0]  # the checkpoint that is whole
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 1), (1, 2)])
+def test_state_in_one_rank_each_is_loaded_by_any_number(sizes: Any, tmp_path: Path) -> None:
+    def shared_out() -> tuple[Any, Any]:
+        model = DistributedDataParallel(Net())
+        return model, ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, lr=1e-2)
+
+    def save(rank: int, size: int) -> Any:
+        model, optimizer = shared_out()
+        train(model, optimizer, rank, 2)
+        dcp.save(state_of(model, optimizer), checkpoint_id=tmp_path)
+        return whole(model, optimizer)
+
+    def load(rank: int, size: int) -> Any:
+        model, optimizer = shared_out()
+        state = state_of(model, optimizer)
+        dcp.load(state, checkpoint_id=tmp_path)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optim"],
+        )
+        return whole(model, optimizer)
+
+    before = results(sizes[0], save)
+    for found in results(sizes[1], load):
+        same(found, before[0])

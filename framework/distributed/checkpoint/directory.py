@@ -295,7 +295,7 @@ class CheckpointDirectory(NumberedFolder):
             def check() -> tuple[Any, ...]:
                 index = read_index(folder)
                 files = Files(folder, index, stack)
-                shared = shared_states(objects)
+                shared = shared_states(objects, to_fill=True)
                 return files, shared, *fitting(index, files, shared, objects, rank)
 
             undo: list[Callable[[], None]] = []

@@ -19,8 +19,9 @@ from .reading import Files, is_plain_tensor, read_objects, require, require_rows
 from .state import flatten
 from .state_dicts import (
     get_model_state_dict,
-    get_optimizer_state_dict,
+    local_state,
     make_state,
+    named_state,
     set_model_state_dict,
     set_optimizer_state_dict,
 )
@@ -44,31 +45,44 @@ def _model_of(optimizer: Any, models: list[Any]) -> Any:
     return next((m for m in models if wanted <= {id(p) for p in m.parameters()}), None)
 
 
-def shared_states(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states that ranks share out or have alike: of models, and of optimizers."""
+def shared_states(objects: Mapping[str, Any], to_fill: bool = False) -> dict[str, Any]:
+    """Return the states that ranks share out or have alike: of models, and of optimizers.
+
+    Args:
+        objects: Of a run, by name.
+        to_fill: The states will be filled. Optimizers that have none yet make theirs.
+    """
     models = [o for o in objects.values() if is_model(o)]
     found: dict[str, Any] = {}
     for name, thing in objects.items():
         if is_model(thing):
             found[name] = get_model_state_dict(thing)
-        elif hasattr(thing, "consolidate_state_dict"):
-            raise TypeError(
-                f"CheckpointDirectory: {name} is a {type(thing).__name__}, each of whose states is "
-                "in one rank. Use fully_shard, or consolidate_state_dict() and lowtide.save."
-            )
         elif is_optimizer(thing):
-            model = _model_of(thing, models)
-            if model is None:
+            if to_fill:
                 make_state(thing)
-                found[name] = thing.state_dict()
-            else:
-                found[name] = get_optimizer_state_dict(model, thing)
+            model = _model_of(thing, models)
+            found[name] = local_state(thing) if model is None else named_state(model, thing)
     return found
 
 
 def paths(shared: dict[str, Any]) -> dict[str, Any]:
     """Return these states by path, as a checkpoint has them."""
-    return flatten({"states": shared}) if shared else {}
+    flat = flatten({"states": shared}) if shared else {}
+    # An optimizer without a state has an empty dict; other ranks may have a state.
+    return {path: value for path, value in flat.items() if value != {} or is_plain_tensor(value)}
+
+
+def _leave_out(shared: dict[str, Any], objects: Mapping[str, Any], index: Index) -> None:
+    # An optimizer has no state of parameters that have had no gradient yet.
+    every = [*index.tensors, *index.objects]
+    for name, state in shared.items():
+        if is_optimizer(objects[name]):
+            known = {
+                key
+                for key in state["state"]
+                if any(path.startswith(f"states.{name}.state.{key}.") for path in every)
+            }
+            state["state"] = {key: one for key, one in state["state"].items() if key in known}
 
 
 def set_shared(thing: Any, state: dict[str, Any], models: list[Any]) -> None:
@@ -124,6 +138,7 @@ def fitting(
     Raises:
         SerializationError: Something is missing, or does not fit.
     """
+    _leave_out(shared, objects, index)
     flat = paths(shared)
     tensors = {k: (t, require(k, t, index)) for k, t in flat.items() if is_plain_tensor(t)}
     for k, (t, saved) in tensors.items():

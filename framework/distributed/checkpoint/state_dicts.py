@@ -12,6 +12,8 @@ from typing import Any
 from ...modes import no_grad
 from ...ops.creation.fill import zeros_like
 from ...tensor import Tensor
+from ..objects import all_gather_object
+from ..process_group import ProcessGroup
 from ..shards import shard_of
 from ..whole_tensors import gathered_state
 
@@ -66,16 +68,27 @@ def get_optimizer_state_dict(
 ) -> dict[str, Any]:
     """Return the state of an optimizer by the names of parameters.
 
-    Before the first step it makes the state, by a step with gradients and learning rates of 0.
+    Before the first step it makes the state, by a step with gradients and learning rates of 0. Of
+    an optimizer that shares its state out, such as ``ZeroRedundancyOptimizer``, each rank returns
+    the state that it has.
     """
     chosen = _options(options, submodules)
     optimizer = _one(optimizers)
     make_state(optimizer)
-    found = optimizer.state_dict()
+    found = named_state(model, optimizer)
+    state = found["state"]
+    if chosen.full_state_dict and is_shared_out(optimizer):
+        state = _of_all_ranks(state, optimizer.process_group)
+    return {"state": _shown(state, chosen), "param_groups": found["param_groups"]}
+
+
+def named_state(model: Any, optimizer: Any) -> dict[str, Any]:
+    """Return the state of an optimizer that lies in this rank, by the names of parameters."""
+    found = local_state(optimizer)
     names = _names(model, optimizer)
     state = {names[k]: value for k, value in found["state"].items()}
     groups = [{**g, "params": [names[k] for k in g["params"]]} for g in found["param_groups"]]
-    return {"state": _shown(state, chosen), "param_groups": groups}
+    return {"state": state, "param_groups": groups}
 
 
 def set_optimizer_state_dict(
@@ -185,27 +198,45 @@ def _names(model: Any, optimizer: Any) -> dict[int, str]:
     return found
 
 
+def is_shared_out(optimizer: Any) -> bool:
+    """Whether each rank has the state of some parameters, as in ``ZeroRedundancyOptimizer``."""
+    return callable(getattr(optimizer, "own_state_dict", None))
+
+
+def local_state(optimizer: Any) -> dict[str, Any]:
+    """Return the state of an optimizer that lies in this rank."""
+    give = optimizer.own_state_dict if is_shared_out(optimizer) else optimizer.state_dict
+    return give()  # type: ignore[no-any-return]
+
+
+def _of_all_ranks(state: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
+    every: list[Any] = [None] * group.size()
+    all_gather_object(every, state, group)
+    return {name: one for part in every for name, one in part.items()}
+
+
 def make_state(optimizer: Any) -> None:
     """Let an optimizer that has no state make it, by a step with gradients and rates of 0."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if optimizer.state or any(p.grad is not None for p in parameters):
+    if optimizer.state:
         return
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [p.grad for p in parameters]
     rates = [group.get("lr") for group in optimizer.param_groups]
+    step = optimizer.step_own if is_shared_out(optimizer) else optimizer.step
     try:
         with no_grad():
             for p in parameters:
-                if p.requires_grad:
-                    p.grad = zeros_like(p)
+                p.grad = zeros_like(p) if p.requires_grad else None
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 if rate is not None:
                     group["lr"] = 0.0
-            optimizer.step()
+            step()
     finally:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if rate is not None:
                 group["lr"] = rate
-        for p in parameters:
-            p.grad = None
+        for p, grad in zip(parameters, before, strict=True):
+            p.grad = grad
 
 
 def _rows(value: Any, p: Tensor) -> Any:
