@@ -86,6 +86,9 @@ HOMES = {
     "distributed.algorithms.ddp_comm_hooks.default_hooks": (
         "distributed.algorithms.ddp_comm_hooks.default_hooks"
     ),
+    "distributed.algorithms.ddp_comm_hooks.powerSGD_hook": (
+        "distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
+    ),
     "distributed.constants": "framework.distributed.initialization",
     "distributed._composable.fsdp": "as_torch.private.composable_fsdp",
     "distributed.checkpoint": "distributed.checkpoint",

@@ -287,7 +287,8 @@ class _Pass:
         self._note(k)
         if self.reducer.steps_in_backward(k):  # next: the average must be there
             self.left_out.add(k)  # of its bucket
-            self._reduce(self.begun, [k])
+            last = not any(self.waiting)
+            self._reduce(len(self.waiting) + k, [k], last)  # a bucket that no other has
             self._settle()
         self._begin()
         if self.under_way:
@@ -303,9 +304,9 @@ class _Pass:
             self.begun += 1
             bucket = [k for k in self.reducer.buckets[index] if k not in self.left_out]
             if bucket:
-                self._reduce(index, bucket)
+                self._reduce(index, bucket, self.begun == len(self.waiting))
 
-    def _reduce(self, index: int, bucket: list[int]) -> None:
+    def _reduce(self, index: int, bucket: list[int], last: bool) -> None:
         parameters = [self.reducer.parameters[k] for k in bucket]
         grads = [_grad(p) for p in parameters]
         flat: Tensor | None = None
@@ -314,7 +315,7 @@ class _Pass:
         if self.reducer.hook is not None:
             state, hook = self.reducer.hook
             assert flat is not None
-            given = GradBucket(index, parameters, flat, self.begun == len(self.waiting))
+            given = GradBucket(index, parameters, flat, last)
             self.under_way.append((hook(state, given), bucket, flat))
             return
         what = grads[0] if flat is None else flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -152,3 +153,33 @@ def test_modules_with_synchronized_batch_norm_evaluate_alike() -> None:
         found.append([layer(x).detach().numpy(), repr(layer)])
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
     assert found[0][1] == found[1][1]
+
+
+def test_compressed_gradients_are_the_same(groups: None) -> None:
+    """By PowerSGD of one rank, from the same Q on: what is sent and what the error keeps."""
+    columns = np.random.default_rng(0).normal(size=(30, 2))
+    found = []
+    for T, name in zip(FRAMEWORKS, ("lowtide", "torch"), strict=True):
+        hooks = importlib.import_module(
+            f"{name}.distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
+        )
+        model = T.nn.Linear(30, 20, dtype=T.float64)
+        with T.no_grad():
+            model.weight.copy_(T.tensor(np.random.default_rng(1).normal(size=(20, 30))))
+            model.bias.fill_(0.5)
+        wrapped = T.nn.parallel.DistributedDataParallel(model)
+        state = hooks.PowerSGDState(None, 2, start_powerSGD_iter=2)
+        wrapped.register_comm_hook(state, hooks.powerSGD_hook)
+        for step in range(6):
+            if step == 2:
+                if name == "torch":
+                    state.p_memory_dict[0] = T.zeros(20 * 2, dtype=T.float64)
+                state.q_memory_dict[0] = T.tensor(columns.reshape(-1))
+            model.zero_grad()
+            x = T.tensor(np.random.default_rng(step).normal(size=(7, 30)))
+            wrapped(x).square().sum().backward()
+            found.append([model.weight.grad.numpy().copy(), model.bias.grad.numpy().copy()])
+        found.append(list(state.compression_stats()))
+    for ours, theirs in zip(found[:7], found[7:], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, 1e-9, 1e-9)
