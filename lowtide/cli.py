@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import lowtide
-from lowtide.cli_arguments import BUDGET, add_budget, chosen_budget, positive, size
+from lowtide.cli_arguments import BUDGET, add_budget, chosen_budget, positive, positives, size
 from lowtide.launch_arguments import add_launch
 
 USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes, as shells know them
@@ -178,6 +178,13 @@ def _add_scripts(commands: Any) -> None:
     )
     budget.add_argument("--budget", metavar="SIZE", type=size, help=BUDGET)
     budget.add_argument(
+        "--world-sizes",
+        metavar="NUMBERS",
+        type=positives,
+        help="tell instead how many ranks with so many bytes each the script wants, and which way "
+        "of sharing it out: numbers of ranks, such as 1,2,4",
+    )
+    budget.add_argument(
         "--plot",
         metavar="FILE",
         help="draw live bytes with the budget and without it (.png, .svg or .pdf)",
@@ -335,6 +342,18 @@ def _estimating(options: argparse.Namespace) -> int:
             module=options.module,
             gpu=options.gpu,
             world=(options.rank, options.world_size),
+        )
+    if options.world_sizes and options.plot:
+        print("lowtide fit: --world-sizes draws no picture. Leave out --plot", file=sys.stderr)
+        return USAGE_ERROR
+    if options.world_sizes:
+        return estimate_command.fit_ranks(
+            options.script,
+            options.args,
+            options.budget,
+            options.out,
+            options.world_sizes,
+            module=options.module,
         )
     return estimate_command.fit(
         options.script,

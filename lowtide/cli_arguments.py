@@ -52,3 +52,8 @@ def positive(text: str) -> int:
     if text.isdecimal() and int(text):
         return int(text)
     raise argparse.ArgumentTypeError(f"takes a number of processes, 1 or more; got {text!r}")
+
+
+def positives(text: str) -> list[int]:
+    """Numbers of processes, with commas."""
+    return [positive(part.strip()) for part in text.split(",")]

@@ -12,10 +12,11 @@ from typing import Any
 
 from lowtide.framework.errors import InfeasibleBudget
 from lowtide.framework.memory.sizes import as_bytes
+from lowtide.modules.hooks import register_module_forward_pre_hook
 from lowtide.profile_command import written
 from lowtide.profiling.estimate.budget_fit import fit_program
 from lowtide.profiling.estimate.estimate import world_of
-from lowtide.profiling.estimate.programs import estimate_program
+from lowtide.profiling.estimate.programs import estimate_program, rank_table_of_program
 from lowtide.script_command import USAGE_ERROR, hint_as_torch, script_is_there, to_its_end
 
 
@@ -79,6 +80,49 @@ def estimate(
     of = {} if place is None else {"rank": place[0], "world_size": place[1]}
     text = json.dumps({**of, "devices": figures, "flops": found.flops}, indent=1)
     return written(lambda file: Path(file).write_text(text), out)
+
+
+def fit_ranks(
+    script: str,
+    args: Sequence[str],
+    limit: int | None,
+    out: str | None,
+    world_sizes: Sequence[int],
+    module: bool = False,
+) -> int:
+    """Predict the bytes of each rank if several processes share a script's training step out.
+
+    Args:
+        script: A file, or a module's name; it trains in one process.
+        args: What the script finds in ``sys.argv``.
+        limit: Bytes that may live in a rank.
+        out: A file for the figures, as JSON.
+        world_sizes: Numbers of ranks.
+        module: ``script`` is a module's name.
+
+    Returns:
+        0 if it fits in some way, or there is no limit; 1 if it does not, or the script raised; 2 if
+        it is not there or ``out`` cannot be written.
+    """
+    if not script_is_there("fit", script, module):
+        return USAGE_ERROR
+    program = functools.partial(to_its_end, script, args, module)
+    try:
+        found = rank_table_of_program(program, register_module_forward_pre_hook, world_sizes, limit)
+    except (Exception, SystemExit) as error:
+        print(f"{script} cannot be shared out: {error}", file=sys.stderr)
+        if "named 'torch" in str(error) or "calls no module" in str(error):
+            hint_as_torch("fit", script, module)
+        return 1
+    print(found)
+    if found.code:
+        print("\nCode, to be pasted where the model and the optimizer are ready:\n")
+        print(f"import lowtide\n\n{found.code}")
+    failed = 0
+    if out:
+        text = json.dumps(found.to_dict(), indent=1)
+        failed = written(lambda file: Path(file).write_text(text), out)
+    return failed or int(limit is not None and found.best is None)
 
 
 def fit(

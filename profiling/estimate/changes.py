@@ -25,11 +25,14 @@ class Change:
 
     Attributes:
         words: What it is, for a title.
+        met: Whether the step has reached what the change applies to.
+        calls_anew: A module's call that has begun must begin anew with it.
     """
 
     words: str
     module: Any = None
     met = False
+    calls_anew = False
 
     def make(self) -> None:
         """Apply the change."""

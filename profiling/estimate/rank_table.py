@@ -8,7 +8,7 @@ without kernels. So a program need know nothing of ranks to find out how many it
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from ...framework.distributed.process_group import GroupMember, is_initialized
 from ...framework.distributed.strategies import Strategy, strategies, strategy
 from ...framework.memory.ledger import format_bytes
 from ...framework.memory.sizes import as_bytes
-from .changes import Budgeted
+from .advice_request import ProgramRaised
+from .changes import Budgeted, Change
 from .estimate import Estimate, check_callable, imagined
 from .fork_sandbox import run_apart
 from .targets import models_of, optimizers_of
@@ -90,6 +91,15 @@ class RankTable:
             for c in self.cells
             if (c.strategy, c.world_size, c.budget) == (strategy, world_size, budget)
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as plain containers, bytes as int."""
+        best = self.best
+        return {
+            "limit_bytes": self.limit_bytes,
+            "cells": [vars(cell) for cell in self.cells],
+            "best": None if best is None else vars(best),
+        }
 
     def __str__(self) -> str:
         sizes = sorted({c.world_size for c in self.cells})
@@ -172,27 +182,90 @@ def rank_table(
     """
     check_callable("rank_table", step)
     allowed = None if limit is None else as_bytes(limit, "rank_table: limit")
+    check_alone()
+
+    def estimate(changes: list[Change]) -> Estimate:
+        def make() -> None:
+            for change in changes:
+                change.make()
+
+        return run_apart(lambda: imagined(step, args, kwargs, make if changes else None))
+
+    roots = models_of(step, args, kwargs, model)
+    optimizers = list(optimizers_of(step, args, kwargs).values())
+    if any(p.requires_grad for m in roots.values() for p in m.parameters()):
+        estimate([])  # what it raises as it is
+    return table_of(estimate, roots, optimizers, world_sizes, allowed)
+
+
+def check_alone() -> None:
+    """Raise an error if this process is one of several ranks.
+
+    Raises:
+        ValueError: It is.
+    """
     if is_initialized() and GroupMember.WORLD is not None and GroupMember.WORLD.size() > 1:
         raise ValueError(
             "rank_table: this process is one of several ranks already. Call it in one process, or "
             "estimate(step) in each rank."
         )
-    roots = models_of(step, args, kwargs, model)
+
+
+def table_of(
+    estimate: Callable[[list[Change]], Estimate],
+    roots: Mapping[str, Any],
+    optimizers: Sequence[Any],
+    world_sizes: Sequence[int],
+    limit: int | None,
+) -> RankTable:
+    """Try all ways and numbers of ranks.
+
+    Args:
+        estimate: Of changes, estimates the step with them.
+        roots: The step's models, by name.
+        optimizers: Its optimizers.
+        world_sizes: Numbers of ranks.
+        limit: Bytes that may live in a rank; None for no limit.
+
+    Raises:
+        ValueError: No model has a parameter to train.
+    """
     models = [m for m in roots.values() if any(p.requires_grad for p in m.parameters())]
     if not models:
         raise ValueError(
             "rank_table: the step reaches no module with a parameter to train. Name it: model=..."
         )
-    optimizers = list(optimizers_of(step, args, kwargs).values())
-    run_apart(lambda: imagined(step, args, kwargs))  # what it raises as it is
     cells = []
     for way in strategies():
         for size in world_sizes:
-            asked = _Asked(step, args, kwargs, models, optimizers, way, size, allowed)
+            asked = _Asked(estimate, models, optimizers, way, size, limit)
             cells.append(asked.cell(False))
-            if allowed is not None and not cells[-1].fits and not cells[-1].why:
+            if limit is not None and not cells[-1].fits and not cells[-1].why:
                 cells.append(asked.cell(True))
-    return RankTable(allowed, _filled(cells, allowed))
+    return RankTable(limit, _filled(cells, limit))
+
+
+class SharedOut(Change):
+    """A step's models and optimizers, shared out among imagined ranks."""
+
+    met = True
+    calls_anew = True
+
+    def __init__(
+        self, way: Strategy, models: Sequence[Any], optimizers: Sequence[Any], rank: int, size: int
+    ) -> None:
+        self.way, self.models, self.optimizers = way, models, optimizers
+        self.rank, self.size = rank, size
+        self.words = f"{way.name} of {_ranks(size)}"
+        self._kept: Any = None  # as long as the copy lives
+
+    def make(self) -> None:
+        """Imagine the ranks, and share the models and optimizers out."""
+        if is_initialized():
+            imagine(self.rank, self.size)
+        else:
+            init_process_group("fake", rank=self.rank, world_size=self.size)
+        self._kept = self.way.apply(self.models, self.optimizers)
 
 
 def _filled(cells: list[RankCell], limit: int | None) -> list[RankCell]:
@@ -215,11 +288,9 @@ def _filled(cells: list[RankCell], limit: int | None) -> list[RankCell]:
 
 @dataclass
 class _Asked:
-    step: Callable[..., Any]
-    args: Any
-    kwargs: Any
+    estimate: Callable[[list[Change]], Estimate]
     models: list[Any]
-    optimizers: list[Any]
+    optimizers: Sequence[Any]
     way: Strategy
     size: int
     limit: int | None
@@ -227,30 +298,20 @@ class _Asked:
     def cell(self, budget: bool) -> RankCell:
         rank = self.way.fullest(self.models, self.optimizers, self.size)
         place = self.way.name, self.size, budget, rank
+        changes: list[Change] = [SharedOut(self.way, self.models, self.optimizers, rank, self.size)]
+        if budget:
+            assert self.limit is not None
+            changes.append(Budgeted(self.limit, "cpu"))
         try:
-            found = run_apart(lambda: self._imagined(rank, budget))
+            found = self.estimate(changes)
         except Exception as error:  # the program does not run so, or not within the budget
             why = str(error).partition("\n")[0]
-            return RankCell(*place, None, {}, 0, False, f"{type(error).__name__}: {why}")
+            kind = "" if isinstance(error, ProgramRaised) else f"{type(error).__name__}: "
+            return RankCell(*place, None, {}, 0, False, kind + why)
         cpu = found.by_device("cpu")
         roles = cpu.peak_roles if cpu.peak_bytes >= cpu.steady_bytes else cpu.steady_roles
         fits = self.limit is not None and cpu.needed_bytes <= self.limit
         return RankCell(*place, cpu.needed_bytes, roles, found.later_flops, fits)
-
-    def _imagined(self, rank: int, budget: bool) -> Estimate:
-        kept: list[Any] = []
-
-        def prepare() -> None:
-            if is_initialized():
-                imagine(rank, self.size)
-            else:
-                init_process_group("fake", rank=rank, world_size=self.size)
-            kept.append(self.way.apply(self.models, self.optimizers))
-            if budget:
-                assert self.limit is not None
-                Budgeted(self.limit, "cpu").make()
-
-        return imagined(self.step, self.args, self.kwargs, prepare)
 
 
 def _ranks(count: int) -> str:
