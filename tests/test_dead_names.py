@@ -38,8 +38,8 @@ EXCEPTIONS = {
         "output_node", "print_readable", "print_tabular",
         "register_optimizer_step_post_hook", "resizable",
         "set_*_factor", "set_growth_interval", "set_is_last_backward",
-        "set_modules_to_*_prefetch", "set_timeout",
-        "toggle_collection_dynamic", "underlying_store", "update_arg", "update_kwarg",
+        "set_modules_to_*_prefetch",
+        "toggle_collection_dynamic", "update_arg", "update_kwarg",
         "use_nested_tensor",
     ),
 }  # fmt: skip

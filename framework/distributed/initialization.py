@@ -45,7 +45,7 @@ def init_process_group(
         timeout: How long a collective may take, and the meeting; half an hour by default.
         world_size: How many processes.
         rank: Which of them this is.
-        store: Of one process only.
+        store: Where they meet, in place of ``init_method``.
         group_name: Of the group.
         pg_options: Ignored.
         device_id: Kept as ``bound_device_id``.
@@ -79,11 +79,12 @@ def init_process_group(
                 f"init_process_group: rank {place.rank} of world_size {size} does not exist; ranks "
                 f"are 0 to {size - 1}."
             )
-        if size > 1 and store is not None and name != "fake" and not imagining():
-            raise NotImplementedError(
-                "init_process_group: processes do not meet in a store here. Give init_method, such "
-                "as tcp://host:port or file:///path."
+        if size > 1 and isinstance(store, HashStore) and name != "fake" and not imagining():
+            raise ValueError(
+                "init_process_group: a HashStore is in the memory of one process. Let several "
+                "meet in a TCPStore or a FileStore."
             )
+        place = place._replace(store=store)
         transport = connect(name, place, limit.total_seconds()) if size > 1 else None
     made = ProcessGroup(name, group_name or "0", range(size), Channel(transport, limit))
     made.bound_device_id = None if device_id is None else as_device(device_id)

@@ -17,6 +17,7 @@ class Place(NamedTuple):
         port: Rank 0's port.
         file: A file that rank 0 writes its address into; "" for none.
         job: What the processes of one job have in common, such as a launcher's run and restart.
+        store: Where rank 0 writes its address; None for an address or a file.
     """
 
     rank: int
@@ -25,6 +26,7 @@ class Place(NamedTuple):
     port: int = 0
     file: str = ""
     job: str = ""
+    store: Any = None
 
 
 # Variables by which launchers tell a process its rank and how many there are: torchrun's and ours,

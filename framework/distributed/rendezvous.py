@@ -1,4 +1,4 @@
-"""How the processes of a group find one another: at rank 0's address, or in a file.
+"""How the processes of a group find one another: at rank 0's address, in a file, or in a store.
 
 Rank 0 listens at the master's address. Every other rank tells it where itself listens, and rank 0
 answers with all addresses. Then each rank connects to those below it: by a Unix socket on one
@@ -29,6 +29,7 @@ _LENGTH = struct.Struct("<I")
 _LARGEST = 1 << 24  # bytes of a greeting: addresses of some hundred thousand ranks
 _AGAIN = 0.05  # seconds between attempts to connect
 _HELD = 5.0  # seconds for which a port may be in use
+_ADDRESS = "lowtide/address"  # the key of rank 0's address in a store
 _GREETING = 10.0  # seconds that a new connection has to identify itself
 
 
@@ -61,7 +62,8 @@ def _gather(place: Place, deadline: float, stack: Any) -> tuple[dict[str, Any], 
     heard: dict[int, socket.socket] = {}
     while len(ranks) < place.size:
         absent = sorted(set(range(place.size)) - set(ranks))
-        connection = _accept([master], deadline, f"{_ranks(absent)} did not come to {place.host}")
+        where = place.host or place.file or "the address in the store"
+        connection = _accept([master], deadline, f"{_ranks(absent)} did not come to {where}")
         stack.enter_context(connection)
         try:
             hello = _hear(connection, min(deadline, time.monotonic() + _GREETING))
@@ -107,10 +109,13 @@ def _announce(place: Place, deadline: float, stack: Any) -> tuple[dict[str, Any]
 
 
 def _master(place: Place, deadline: float) -> socket.socket:
-    if not place.file:
+    if not place.file and place.store is None:
         return _bound(place.host, place.port, deadline)
     address = _own_address()
     listener = _bound(address, 0, deadline)
+    if place.store is not None:
+        place.store.set(_ADDRESS, f"{address} {listener.getsockname()[1]}")
+        return listener
     path = Path(place.file)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(f"{address} {listener.getsockname()[1]}\n", encoding="utf-8")
@@ -148,18 +153,29 @@ def _to_master(place: Place, deadline: float) -> socket.socket:
         host, port = place.host, place.port
         if place.file:
             host, port = _read(place.file)
+        elif place.store is not None:
+            last = "nobody wrote to the store"
+            host, port = _stored(place.store)
         if host:
             try:
                 return socket.create_connection((host, port), timeout=max(_AGAIN, 1))
             except OSError as error:
                 last = error
         if time.monotonic() > deadline:
-            where = place.file or f"{host}:{port}"
+            where = place.file or (f"{host}:{port}" if host else "an address in the store")
             raise DistNetworkError(
                 f"init_process_group: rank {place.rank} did not reach rank 0 at {where}: {last}. "
                 "Are MASTER_ADDR and MASTER_PORT the same for all ranks, and was rank 0 started?"
             )
         time.sleep(_AGAIN)
+
+
+def _stored(store: Any) -> tuple[str, int]:
+    # An address of before, which rank 0 has not replaced yet, refuses connections.
+    if not store.check([_ADDRESS]):
+        return "", 0
+    host, port = store.get(_ADDRESS).decode().split()
+    return host, int(port)
 
 
 def _read(file: str) -> tuple[str, int]:

@@ -27,6 +27,7 @@ from lowtide.framework.distributed.collectives import reduce_op as reduce_op
 from lowtide.framework.distributed.collectives import reduce_scatter as reduce_scatter
 from lowtide.framework.distributed.collectives import reduce_scatter_tensor as reduce_scatter_tensor
 from lowtide.framework.distributed.collectives import scatter as scatter
+from lowtide.framework.distributed.file_store import FileStore as FileStore
 from lowtide.framework.distributed.gradient_reduction import GradBucket as GradBucket
 from lowtide.framework.distributed.initialization import (
     default_pg_timeout as default_pg_timeout,
@@ -65,11 +66,10 @@ from lowtide.framework.distributed.process_group import (
     is_torchelastic_launched as is_torchelastic_launched,
 )
 from lowtide.framework.distributed.process_group import new_group as new_group
-from lowtide.framework.distributed.stores import FileStore as FileStore
 from lowtide.framework.distributed.stores import HashStore as HashStore
 from lowtide.framework.distributed.stores import PrefixStore as PrefixStore
 from lowtide.framework.distributed.stores import Store as Store
-from lowtide.framework.distributed.stores import TCPStore as TCPStore
+from lowtide.framework.distributed.tcp_store import TCPStore as TCPStore
 from lowtide.framework.distributed.transport import DistBackendError as DistBackendError
 from lowtide.framework.distributed.transport import DistError as DistError
 from lowtide.framework.distributed.transport import DistNetworkError as DistNetworkError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -183,3 +184,45 @@ def test_compressed_gradients_are_the_same(groups: None) -> None:
     for ours, theirs in zip(found[:7], found[7:], strict=True):
         for a, b in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(a, b, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["TCPStore", "FileStore"])
+def test_stores_answer_alike(kind: str, tmp_path: Any) -> None:
+    def calls(T: Any) -> list[Any]:
+        D = T.distributed
+        if kind == "TCPStore":
+            s = D.TCPStore("127.0.0.1", 0, is_master=True)
+        else:
+            s = D.FileStore(str(tmp_path / T.__name__))
+        s.set("a", "b")
+        s.append("a", "c")
+        s.set_timeout(timedelta(seconds=0.05))
+        found = [
+            s.get("a"),
+            s.add("n", 2),
+            s.add("n", 3),
+            s.get("n"),
+            s.check(["a", "n"]),
+            s.check(["a", "m"]),
+            s.compare_set("a", "bc", "d"),
+            s.compare_set("a", "other", "e"),
+            s.compare_set("new", "", "x"),
+            s.compare_set("newer", "y", "x"),
+            s.check(["newer"]),
+            s.wait(["a"]),
+            s.multi_get(["a", "n"]),
+            s.multi_set(["k", "l"], ["1", "2"]),
+            s.get("l"),
+            s.delete_key("k"),
+            kind == "TCPStore" and s.delete_key("k"),  # PyTorch's FileStore removes it twice
+            kind == "FileStore" or s.has_extended_api(),  # PyTorch's says no, and has it
+            s.timeout,
+        ]
+        for call in (lambda: s.get("absent"), lambda: s.wait(["absent"])):
+            try:
+                call()
+            except Exception as error:
+                found.append([k.__name__ for k in type(error).__mro__ if "Store" in k.__name__])
+        return found
+
+    assert calls(lt) == calls(torch)
