@@ -524,6 +524,21 @@ def test_more_ranks_than_parameters_save_and_restore(tmp_path):
         assert first[1] == second[1] == (rank == 0)
 
 
+def test_ranks_without_a_parameter_restore_what_fewer_have_saved(tmp_path):
+    def rank_of(rank: int, size: int) -> Any:
+        model = DistributedDataParallel(nn.Linear(3, 2, bias=False))
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optim.Adam, lr=0.1)
+        if CheckpointDirectory(tmp_path).restore(optimizer=optimizer, model=model) is None:
+            model(lt.ones(1, 3)).sum().backward()
+            optimizer.step()
+            CheckpointDirectory(tmp_path).save(1, model=model, optimizer=optimizer)
+        return whole(model, optimizer)
+
+    (saved,) = results(1, rank_of)
+    for found in results(3, rank_of):
+        same(found, saved)
+
+
 def test_shared_out_and_plain_optimizers_read_each_other(tmp_path):
     def rank_of(rank: int, size: int) -> Any:
         run = ZeroRun(size, rank)

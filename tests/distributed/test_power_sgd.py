@@ -227,6 +227,19 @@ def test_gradients_of_zero_stay_zero() -> None:
         np.testing.assert_array_equal(found, np.zeros(180))
 
 
+def test_a_gradient_after_zeros_is_averaged_as_if_they_had_not_been() -> None:
+    def rank_of(me: int, size: int) -> Any:
+        state = started(matrix_approximation_rank=2)
+        powerSGD_hook(state, Bucket([np.zeros((9, 20))])).wait()
+        bucket = Bucket(drawn(me, 0, (9, 20), columns=2))
+        powerSGD_hook(state, bucket).wait()
+        return bucket.gradients()[0].numpy()
+
+    pair = [drawn(me, 0, (9, 20), columns=2)[0] for me in range(2)]
+    for found in results(2, rank_of):
+        np.testing.assert_allclose(found, (pair[0] + pair[1]) / 2, 1e-9, 1e-9)
+
+
 def test_it_works_in_sixteen_bits() -> None:
     def rank_of(me: int, size: int) -> Any:
         hook = default_hooks.bf16_compress_wrapper(powerSGD_hook)
@@ -246,7 +259,7 @@ def test_a_bucket_with_other_gradients_begins_anew() -> None:
     state = started()
 
     def rank_of(me: int, size: int) -> Any:
-        for shape in ((20, 30), (25, 30), (20, 30)):
+        for shape in ((20, 30), (20, 40), (25, 30), (20, 30)):
             bucket = Bucket(drawn(me, 0, shape, columns=1))
             powerSGD_hook(state, bucket).wait()
         return bucket.buffer().numpy()

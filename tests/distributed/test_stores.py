@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import pickle
@@ -15,12 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import lowtide as lt
 import lowtide.distributed as dist
+from lowtide.framework.distributed import file_store
 from lowtide.framework.distributed.stores import Table
 
 from .ranks import free_port
@@ -132,6 +135,7 @@ def test_what_nobody_sets_is_an_error_that_names_it(kind: str, make: Any) -> Non
 @pytest.mark.parametrize("kind", ["tcp", "file", "prefix of tcp"])
 def test_processes_count_together(kind: str, make: Any) -> None:
     store = make(kind)
+    store.set("before", "the fork")  # whose connection is this process's own
 
     def work(k: int) -> Any:
         seen = [store.add("count", 1) for _ in range(100)]
@@ -158,6 +162,27 @@ def test_who_waits_gets_what_another_sets_later(kind: str, make: Any) -> None:
         return store.get("late")
 
     assert processes(2, work)[0] == b"\xfe"
+
+
+class Flickering(dist.HashStore):
+    """A store in which a key is deleted twice just after it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone = 3
+
+    def _run(self, name: str, *args: Any) -> Any:
+        if name == "get" and self.gone:
+            self.gone -= 1
+            return None
+        return super()._run(name, *args)
+
+
+def test_a_key_that_is_deleted_meanwhile_is_waited_for_again() -> None:
+    store = Flickering()
+    store.set("a", "b")
+    assert store.get("a") == b"b"
+    assert store.gone == 0
 
 
 # By TCP
@@ -250,6 +275,7 @@ def test_a_writer_that_is_killed_costs_its_own_entry_alone(tmp_path: Path) -> No
         assert dist.FileStore(path).list_keys() == ["a"]
         store.set("b", "after")
         assert {key: store.get(key) for key in store.list_keys()} == {"a": b"first", "b": b"after"}
+        assert path.stat().st_size == whole + 8 + len("b") + len("after")
 
 
 def test_the_last_process_removes_the_file(tmp_path: Path) -> None:
@@ -268,6 +294,22 @@ def test_the_last_process_removes_the_file(tmp_path: Path) -> None:
     kept.set("a", "b")
     del kept
     assert path.exists()
+
+
+def test_a_file_that_was_removed_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, removed = dist.FileStore(tmp_path / "store"), []
+
+    def flock(file: Any, kind: int) -> None:
+        if not removed:
+            removed.append((tmp_path / "store").unlink())
+        fcntl.flock(file, kind)
+
+    monkeypatch.setattr(file_store, "fcntl", SimpleNamespace(flock=flock, LOCK_EX=fcntl.LOCK_EX))
+    store.set("a", "b")
+    assert removed
+    assert dist.FileStore(tmp_path / "store").get("a") == b"b"
 
 
 def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lowtide as lt
 import lowtide.distributed as dist
 from lowtide import nn, optim
+from lowtide.framework.distributed import channel
+from lowtide.framework.distributed.transport import Transfer
 from lowtide.framework.distributed.waiting import JobRank, WaitingTimes, waits
 from lowtide.nn.parallel import DistributedDataParallel
 from lowtide.profiling import MemoryProfiler, RankFigures, RankReport, rank_report
@@ -58,6 +62,47 @@ def test_a_wait_belongs_to_the_ranks_that_are_late() -> None:
     found.note(0.25, [])
     assert dict(found.late) == {3: 1.0, 1: 0.5}
     assert found.exchanging == 0.25
+
+
+class Slow:
+    """A transport on which one message arrives a second, in the order of what is asked for."""
+
+    imagined, writes_late, rank, size = False, True, 0, 3
+
+    def __init__(self) -> None:
+        self.clock = 100.0
+
+    def send(self, peer: int, tag: int, data: memoryview) -> Transfer:
+        return self.receive(peer, tag, data)
+
+    def receive(self, peer: int, tag: int, into: memoryview) -> Transfer:
+        return Transfer(peer)
+
+    def progress(self, seconds: float, transfers: list[Transfer]) -> None:
+        if seconds:
+            self.clock += 1.0
+            next(t for t in transfers if not t.done).done = True
+
+
+def test_seconds_are_those_of_who_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, times = Slow(), WaitingTimes()
+    monkeypatch.setattr(channel, "waits", times)
+    monkeypatch.setattr(channel.time, "perf_counter", lambda: transport.clock)
+    one = channel.Channel(transport, timedelta(seconds=60))
+    one.ranks = [5, 7, 9]
+
+    def steps(call: channel.Call) -> channel.Steps:
+        yield [call.receive(1, np.zeros(4, np.uint8))]
+        yield [call.receive(2, np.zeros(4, np.uint8))]
+
+    monkeypatch.setattr(channel.np, "array_equal", lambda *_: True)  # all lines are this rank's
+    one.start("all_reduce", steps).wait()
+    assert dict(times.late) == {7: 0.5, 9: 1.5}  # first both, then the last
+    assert times.exchanging == 2.0
+    one.start_message("recv", lambda call: (w for w in [steps(call).send(None)])).wait()
+    assert (times.late[7], times.exchanging) == (1.5, 2.0)
+    one.poll()
+    assert sum(times.late.values()) + times.exchanging == 5.0
 
 
 def test_a_rank_that_calls_later_is_waited_for() -> None:
@@ -153,6 +198,14 @@ def test_ranks_that_wait_for_one_another_in_turn_are_not_named() -> None:
     assert found.straggler is None
     assert "No rank is late" in str(found)
     assert RankReport([rank(0)], 1).straggler is None
+
+
+def test_nor_is_the_one_of_them_that_computes_longer() -> None:
+    ranks = [
+        rank(0, waiting=0.3, late={1: 0.3}),
+        rank(1, waiting=0.28, late={0: 0.28}, computing_seconds=0.9),
+    ]
+    assert RankReport(ranks, 2).straggler is None
 
 
 def test_a_rank_that_does_not_compute_longer_is_not_named() -> None:
