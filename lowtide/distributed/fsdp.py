@@ -4,9 +4,6 @@ from lowtide.modules.parallel.fully_sharded.fully_shard import (
     CPUOffloadPolicy as CPUOffloadPolicy,
 )
 from lowtide.modules.parallel.fully_sharded.fully_shard import FSDPModule as FSDPModule
-from lowtide.modules.parallel.fully_sharded.fully_shard import (
-    MixedPrecisionPolicy as MixedPrecisionPolicy,
-)
 from lowtide.modules.parallel.fully_sharded.fully_shard import OffloadPolicy as OffloadPolicy
 from lowtide.modules.parallel.fully_sharded.fully_shard import UnshardHandle as UnshardHandle
 from lowtide.modules.parallel.fully_sharded.fully_shard import (
@@ -14,6 +11,9 @@ from lowtide.modules.parallel.fully_sharded.fully_shard import (
 )
 from lowtide.modules.parallel.fully_sharded.fully_shard import fully_shard as fully_shard
 from lowtide.modules.parallel.fully_sharded.in_place import layers_of as layers_of
+from lowtide.modules.parallel.fully_sharded.mixed_precision import (
+    MixedPrecisionPolicy as MixedPrecisionPolicy,
+)
 from lowtide.modules.parallel.fully_sharded.sharded_parameter import (
     ShardedParameter as ShardedParameter,
 )

@@ -17,7 +17,6 @@ import lowtide.nn.functional as F
 from lowtide import nn, optim
 from lowtide.distributed.fsdp import (
     FSDPModule,
-    MixedPrecisionPolicy,
     ShardedParameter,
     full_state_dict,
     fully_shard,
@@ -436,8 +435,6 @@ def test_what_is_refused() -> None:
         fully_shard(scalar)
     with pytest.raises(TypeError, match="expected a Module"):
         fully_shard(lt.ones(2))
-    with pytest.raises(NotImplementedError, match="MixedPrecisionPolicy"):
-        fully_shard(nn.Linear(2, 2), mp_policy=MixedPrecisionPolicy(param_dtype=lt.bfloat16))
     with pytest.raises(NotImplementedError, match="shard_placement_fn"):
         fully_shard(nn.Linear(2, 2), shard_placement_fn=lambda p: None)
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))

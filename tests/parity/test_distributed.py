@@ -227,3 +227,35 @@ def test_stores_answer_alike(kind: str, tmp_path: Any) -> None:
         return found
 
     assert calls(lt) == calls(torch)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("bfloat16", None, None),
+        ("bfloat16", "float32", "float32"),
+        ("float64", None, "float32"),
+        (None, "float64", None),
+    ],
+)
+def test_sharded_modules_compute_in_the_same_dtypes(names: Any, groups: None) -> None:
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    found = []
+    for T, options in ((lt, {}), (torch, {"mesh": mesh})):
+        fsdp = importlib.import_module(f"{T.__name__}.distributed.fsdp")
+        model = T.nn.Sequential(T.nn.Linear(5, 4), T.nn.Tanh(), T.nn.Linear(4, 3))
+        draw = np.random.default_rng(0)
+        with T.no_grad():
+            for p in model.parameters():
+                p.copy_(T.tensor(draw.normal(size=tuple(p.shape))))
+        policy = fsdp.MixedPrecisionPolicy(*[None if n is None else getattr(T, n) for n in names])
+        fsdp.fully_shard(model, mp_policy=policy, **options)
+        out = model(T.tensor(draw.normal(size=(6, 5)).astype(np.float32)))
+        out.square().sum().backward()
+        grads = [p.grad if T is lt else p.grad.full_tensor() for p in model.parameters()]
+        dtypes = [str(t.dtype).partition(".")[2] for t in (out, *model.parameters(), *grads)]
+        found.append((dtypes, [g.numpy() for g in grads]))
+    (ours, mine), (theirs, others) = found
+    assert ours == theirs
+    for a, b in zip(mine, others, strict=True):
+        np.testing.assert_allclose(a, b, 2e-2 if "bfloat16" in names else 1e-5, 1e-5)

@@ -18,20 +18,11 @@ from ....framework.distributed.shards import Shard
 from ....framework.tensor import Tensor
 from ...module import Module
 from ...parameter import Parameter
+from .mixed_precision import FULL_PRECISION, MixedPrecisionPolicy
 from .sharded_parameter import ShardedParameter
 from .unit import Place, Unit, Unsharded
 
 _classes: dict[type[Module], type[Module]] = {}  # a module's class, and its sharded one
-
-
-@dataclass(frozen=True)
-class MixedPrecisionPolicy:
-    """Dtypes of ``fully_shard``; anything but the default is refused: use ``autocast``."""
-
-    param_dtype: Any = None
-    reduce_dtype: Any = None
-    output_dtype: Any = None
-    cast_forward_inputs: bool = True
 
 
 @dataclass(frozen=True)
@@ -60,13 +51,15 @@ class FSDPModule(Module):
         """Gather the parameters, run the module, and give the parameters up."""
         unit = unit_of(self)
         if unit.active is not None:  # by unshard(), or a forward that calls itself
-            return super().__call__(*args, **kwargs)
+            args, kwargs = unit.policy.inputs(args, kwargs)
+            return unit.policy.output(super().__call__(*args, **kwargs))
         unsharded = Unsharded(unit)
         try:
             _gather(self, unsharded)
+            args, kwargs = unit.policy.inputs(args, kwargs)
             out = super().__call__(*args, **kwargs)
             unsharded.require_unwritten()
-            return out
+            return unit.policy.output(out)
         finally:
             unsharded.end()
 
@@ -137,7 +130,7 @@ def fully_shard(
     mesh: Any = None,
     reshard_after_forward: bool | None = None,
     shard_placement_fn: Any = None,
-    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # frozen
+    mp_policy: MixedPrecisionPolicy = FULL_PRECISION,
     offload_policy: OffloadPolicy = OffloadPolicy(),  # frozen
     ignored_params: Iterable[Any] | None = None,
 ) -> Any:
@@ -155,7 +148,7 @@ def fully_shard(
         reshard_after_forward: Whether the bytes of parameters that backward reads go after the
             forward, and are gathered again. None: yes, but for the outermost module.
         shard_placement_fn: Refused: parameters are cut along dim 0.
-        mp_policy: The default only.
+        mp_policy: In which dtypes the module computes, and gradients are averaged.
         offload_policy: No meaning: parameters are on the CPU.
         ignored_params: Parameters that stay as they are, in all ranks.
 
@@ -165,11 +158,11 @@ def fully_shard(
     Raises:
         ValueError: There is no process group, the module is sharded already, a parameter has no
             dims, or it is shared with a module that was sharded before.
-        NotImplementedError: A parameter is not on the CPU, or a policy is not there.
+        NotImplementedError: A parameter is not on the CPU, or ``shard_placement_fn`` is given.
     """
     modules = list(module) if isinstance(module, list | tuple) else [module]
     group = _group(mesh)
-    _check_supported(shard_placement_fn, mp_policy, offload_policy)
+    _check_supported(shard_placement_fn, offload_policy)
     for one in modules:
         if not isinstance(one, Module):
             raise TypeError(f"fully_shard: expected a Module; got {type(one).__name__}.")
@@ -194,7 +187,7 @@ def fully_shard(
         p._extra["sharded as"] = sharded
         for place in places:
             place.put(sharded)
-    unit = Unit(name, shards, group)
+    unit = Unit(name, shards, group, mp_policy)
     unit.reshards = reshard_after_forward
     modules[0].__dict__["_fsdp_unit"] = unit
     modules[0].__class__ = _sharded_class(type(modules[0]))
@@ -209,15 +202,10 @@ def _group(mesh: Any) -> ProcessGroup:
     return resolve(mesh, "fully_shard")
 
 
-def _check_supported(placement: Any, precision: MixedPrecisionPolicy, offload: Any) -> None:
+def _check_supported(placement: Any, offload: Any) -> None:
     if placement is not None:
         raise NotImplementedError(
             "fully_shard: shard_placement_fn is not there; parameters are cut along dim 0."
-        )
-    if precision != MixedPrecisionPolicy():
-        raise NotImplementedError(
-            "fully_shard: a MixedPrecisionPolicy other than the default is not there. Use "
-            "lowtide.autocast, or convert the model before."
         )
     if not isinstance(offload, OffloadPolicy):
         raise TypeError(

@@ -29,6 +29,7 @@ from ....framework.ops.creation.fill import empty
 from ....framework.spec import Spec
 from ....framework.tensor import Tensor
 from ...parameter import Parameter
+from .mixed_precision import MixedPrecisionPolicy
 from .sharded_parameter import ShardedParameter
 
 SMALL = 256 << 10  # bytes of a gradient below which it is averaged with others of its unit
@@ -66,6 +67,7 @@ class Unit:
         name: For messages.
         shards: The shards, each with the places where it is registered.
         group: The ranks.
+        policy: Dtypes of the computation.
 
     Attributes:
         reshards: Whether bytes go after the forward; None: unless it is the outermost one.
@@ -81,8 +83,9 @@ class Unit:
         name: str,
         shards: Sequence[tuple[ShardedParameter, Sequence[Place]]],
         group: ProcessGroup,
+        policy: MixedPrecisionPolicy,
     ) -> None:
-        self.name = name
+        self.name, self.policy = name, policy
         self.shards = [shard for shard, _ in shards]
         self.places = [list(places) for _, places in shards]
         self.group = group
@@ -151,7 +154,7 @@ class Unsharded:
 
     def _storage(self, k: int) -> UnshardedStorage:
         shard = self.unit.shards[k]
-        spec = Spec(shard.shard.shape, shard.dtype, shard.device)
+        spec = Spec(shard.shard.shape, self.unit.policy.gathered(shard.dtype), shard.device)
         storage = UnshardedStorage(spec, self._filling(k))
         storage.book()
         return storage
@@ -181,7 +184,7 @@ class Unsharded:
                 flat.copy_(shard.to_local().reshape(-1))
             return
         parts = [s.shard.parts(flat) for s, flat in zip(shards, into, strict=True)]
-        own = [s.to_local().reshape(-1) for s in shards]
+        own = [s.to_local().reshape(-1).to(t.dtype) for s, t in zip(shards, into, strict=True)]
         name = shards[0].shard.name if len(shards) == 1 else unit.name
         collectives.all_gather_parts(parts, own, unit.group, name)
 
@@ -238,6 +241,7 @@ class Unsharded:
             _release(full)  # all that read it have run
             if g is not None:
                 with unrecorded():
+                    g = g.to(self.unit.policy.reduced(g.dtype))
                     self._arrived(k, g)
 
         return arrival
@@ -324,7 +328,7 @@ def _release(p: Tensor | None) -> None:
 
 
 def _accumulate(shard: ShardedParameter, rows: Tensor) -> None:
-    accumulate(shard, rows, False)
+    accumulate(shard, rows.to(shard.dtype), False)
     if shard._grad is not None:
         mark(shard._grad, shard.shard)
 
