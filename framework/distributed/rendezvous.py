@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .listening import listen_at, own_address
 from .place import Place
 from .sockets import BUFFER, SocketTransport
 from .transport import DistNetworkError
@@ -55,7 +56,7 @@ def meet(place: Place, seconds: float) -> SocketTransport:
 def _gather(place: Place, deadline: float, stack: Any) -> tuple[dict[str, Any], list[Any]]:
     # Rank 0: hears from all others, and answers them.
     master = stack.enter_context(_master(place, deadline))
-    found, own = _listeners(place.host or _own_address())
+    found, own = _listeners(place.host or own_address())
     for listener in own:
         stack.enter_context(listener)
     ranks: dict[int, Any] = {0: found}
@@ -111,7 +112,7 @@ def _announce(place: Place, deadline: float, stack: Any) -> tuple[dict[str, Any]
 def _master(place: Place, deadline: float) -> socket.socket:
     if not place.file and place.store is None:
         return _bound(place.host, place.port, deadline)
-    address = _own_address()
+    address = own_address()
     listener = _bound(address, 0, deadline)
     if place.store is not None:
         place.store.set(_ADDRESS, f"{address} {listener.getsockname()[1]}")
@@ -128,16 +129,7 @@ def _bound(host: str, port: int, deadline: float) -> socket.socket:
     deadline = min(deadline, time.monotonic() + _HELD)
     while True:
         try:
-            family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listener = socket.socket(family, kind)
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(address)
-                listener.listen(1024)
-            except BaseException:
-                listener.close()
-                raise
-            return listener
+            return listen_at(host, port)
         except OSError as error:
             if time.monotonic() > deadline or error.errno != errno.EADDRINUSE:
                 raise DistNetworkError(
@@ -183,13 +175,6 @@ def _read(file: str) -> tuple[str, int]:
         host, port = Path(file).read_text(encoding="utf-8").split()
         return host, int(port)
     return "", 0
-
-
-def _own_address() -> str:
-    # The address of this machine that others reach, as far as its name tells.
-    with contextlib.suppress(OSError):
-        return socket.gethostbyname(socket.gethostname())
-    return "127.0.0.1"
 
 
 # Where each rank listens

@@ -15,6 +15,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from .listening import listen_at
 from .stores import Deadline, Table, is_owner
 from .transport import DistNetworkError, DistStoreError
 
@@ -115,7 +116,7 @@ class Server:
         self._table, self._changed = Table(), threading.Condition()
         try:
             if listening is None:
-                self._listener = _listening(host, port)
+                self._listener = listen_at(host, port)
             else:
                 self._listener = socket.socket(fileno=listening)
         except OSError as error:
@@ -168,19 +169,6 @@ class Server:
                 return {"error": f"{name}: {error}"}
             self._changed.notify_all()
             return {"value": value}
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 # Messages: JSON, in which bytes are text with a mark
