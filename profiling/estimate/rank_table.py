@@ -75,11 +75,13 @@ class RankTable:
 
     @property
     def code(self) -> str:
-        """The lines that make the best one."""
+        """The lines that make the best one; "" if the step fits as it is."""
         best = self.best
         if best is None:
             return ""
-        lines = ["lowtide.distributed.init_process_group()", strategy(best.strategy).code]
+        lines = []
+        if best.world_size > 1:
+            lines = ["lowtide.distributed.init_process_group()", strategy(best.strategy).code]
         if best.budget:
             lines.append(f"with lowtide.memory_budget({self.limit_bytes}):\n    ...  # the step")
         return "\n".join(lines)
@@ -133,6 +135,8 @@ class RankTable:
         if best is None:
             return f"Nothing fits {limit} a rank."
         within = " within a byte budget" if best.budget else ""
+        if best.world_size == 1:
+            return f"* fits {limit} a rank. One process is enough{within}."
         ranks = _ranks(best.world_size)
         return f"* fits {limit} a rank. The fewest: {ranks}, by {best.strategy}{within}."
 

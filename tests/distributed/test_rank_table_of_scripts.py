@@ -113,11 +113,13 @@ def test_figures_are_those_of_the_script_in_so_many_ranks(tmp_path: Path) -> Non
 
 def test_a_limit_names_the_fewest_ranks_and_the_lines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script(None))
-    done = lowtide(tmp_path, "fit", "--budget", "11MiB", "--world-sizes", "1,2,4", "train.py")
+    done = lowtide(tmp_path, "fit", "--budget", "7MiB", "--world-sizes", "1,2,4", "train.py")
     assert done.returncode == 0, done.stderr
-    assert "* fits 11.00 MiB a rank. The fewest: " in done.stdout
+    assert "* fits 7.00 MiB a rank. The fewest: " in done.stdout
     code = done.stdout.partition("and the optimizer are ready:\n")[2]
     assert "lowtide.distributed.init_process_group()" in code
+    one = lowtide(tmp_path, "fit", "--budget", "1GiB", "--world-sizes", "1,2", "train.py")
+    assert one.stdout.endswith("* fits 1.00 GiB a rank. One process is enough.\n")
     none = lowtide(tmp_path, "fit", "--budget", "1MiB", "--world-sizes", "1", "train.py")
     assert none.returncode == 1
     assert "Nothing fits 1.00 MiB a rank." in none.stdout
