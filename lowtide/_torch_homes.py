@@ -89,6 +89,7 @@ HOMES = {
     "distributed.algorithms.ddp_comm_hooks.powerSGD_hook": (
         "distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
     ),
+    "distributed.device_mesh": "distributed.device_mesh",
     "distributed.constants": "framework.distributed.initialization",
     "distributed._composable.fsdp": "as_torch.private.composable_fsdp",
     "distributed.checkpoint": "distributed.checkpoint",
@@ -146,7 +147,6 @@ HOMES_BELOW = {
         "_tensor",
         "algorithms",
         "checkpoint",
-        "device_mesh",
         "elastic",
         "fsdp",
         "launcher",

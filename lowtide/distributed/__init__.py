@@ -4,6 +4,7 @@
 ``nn.parallel.DistributedDataParallel`` trains one model in all of them.
 """
 
+from lowtide.distributed import device_mesh as device_mesh
 from lowtide.distributed import fsdp as fsdp
 from lowtide.distributed import nn as nn
 from lowtide.distributed import optim as optim
@@ -27,6 +28,8 @@ from lowtide.framework.distributed.collectives import reduce_op as reduce_op
 from lowtide.framework.distributed.collectives import reduce_scatter as reduce_scatter
 from lowtide.framework.distributed.collectives import reduce_scatter_tensor as reduce_scatter_tensor
 from lowtide.framework.distributed.collectives import scatter as scatter
+from lowtide.framework.distributed.device_mesh import DeviceMesh as DeviceMesh
+from lowtide.framework.distributed.device_mesh import init_device_mesh as init_device_mesh
 from lowtide.framework.distributed.file_store import FileStore as FileStore
 from lowtide.framework.distributed.gradient_reduction import GradBucket as GradBucket
 from lowtide.framework.distributed.initialization import (

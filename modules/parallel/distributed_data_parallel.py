@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...framework.distributed import collectives
+from ...framework.distributed.device_mesh import group_of
 from ...framework.distributed.gradient_reduction import TOGETHER, Reducer
 from ...framework.distributed.objects import all_gather_object
 from ...framework.distributed.process_group import ProcessGroup, resolve
@@ -48,7 +49,7 @@ class DistributedDataParallel(Module):
         delay_all_reduce_named_params: Refused.
         param_to_hook_all_reduce: Refused.
         mixed_precision: Refused: use ``autocast``.
-        device_mesh: Refused.
+        device_mesh: A mesh of one dim, in place of ``process_group``.
         skip_all_reduce_unused_params: No meaning: what no rank uses is not reduced.
 
     Raises:
@@ -77,7 +78,12 @@ class DistributedDataParallel(Module):
         skip_all_reduce_unused_params: bool = False,
     ) -> None:
         super().__init__()
-        group = resolve(process_group, "DistributedDataParallel")
+        if device_mesh is not None and process_group is not None:
+            raise RuntimeError(
+                "DistributedDataParallel: give process_group or device_mesh, not both."
+            )
+        given = process_group if device_mesh is None else device_mesh
+        group = resolve(group_of(given, "DistributedDataParallel"), "DistributedDataParallel")
         if device_ids is not None and len(device_ids) > 1:
             raise ValueError(
                 f"DistributedDataParallel: device_ids {list(device_ids)} are {len(device_ids)} "
@@ -87,7 +93,6 @@ class DistributedDataParallel(Module):
             ("delay_all_reduce_named_params", delay_all_reduce_named_params),
             ("param_to_hook_all_reduce", param_to_hook_all_reduce),
             ("mixed_precision", mixed_precision),
-            ("device_mesh", device_mesh),
         ):
             if given is not None:
                 raise NotImplementedError(

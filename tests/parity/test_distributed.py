@@ -259,3 +259,29 @@ def test_sharded_modules_compute_in_the_same_dtypes(names: Any, groups: None) ->
     assert ours == theirs
     for a, b in zip(mine, others, strict=True):
         np.testing.assert_allclose(a, b, 2e-2 if "bfloat16" in names else 1e-5, 1e-5)
+
+
+MESHES = {
+    "shape": lambda m, D: [m.size(), m.size(1), m.ndim, tuple(m.shape), m.mesh_dim_names],
+    "place": lambda m, D: [m.get_rank(), m.get_local_rank("a"), list(m.get_coordinate())],
+    "mesh": lambda m, D: [m.mesh.tolist(), str(m.mesh.dtype).partition(".")[2]],
+    "a part": lambda m, D: [m["b"].mesh.tolist(), m["b"].get_local_rank(), m["a", "b"].ndim],
+    "groups": lambda m, D: [D.get_world_size(g) for g in m.get_all_groups()],
+    "a group": lambda m, D: D.get_process_group_ranks(m.get_group("b")),
+    "of a group": lambda m, D: D.device_mesh.DeviceMesh.from_group(
+        D.group.WORLD, "cpu"
+    ).mesh.tolist(),
+    "no group": lambda m, D: m.get_group(),
+    "no dim": lambda m, D: m["c"],
+    "too large": lambda m, D: D.device_mesh.init_device_mesh("cpu", (2,)),
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_meshes_are_alike(name: str, groups: None) -> None:
+    def call(T: Any, D: Any) -> Any:
+        mesh = D.device_mesh.init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
+        return MESHES[name](mesh, D)
+
+    ours, theirs = (outcome(call, T) for T in FRAMEWORKS)
+    assert ours == theirs

@@ -12,6 +12,7 @@ from typing import Any
 
 from ....framework.attribution.scopes import enter, leave, recording
 from ....framework.device import device as as_device
+from ....framework.distributed.device_mesh import group_of
 from ....framework.distributed.objects import all_gather_object
 from ....framework.distributed.process_group import ProcessGroup, resolve
 from ....framework.distributed.shards import Shard
@@ -144,7 +145,7 @@ def fully_shard(
     Args:
         module: A module, or a list of modules whose parameters are gathered together, at the first
             one's forward.
-        mesh: A process group; the default one if None.
+        mesh: A mesh of one dim, or a process group; the default group if None.
         reshard_after_forward: Whether the bytes of parameters that backward reads go after the
             forward, and are gathered again. None: yes, but for the outermost module.
         shard_placement_fn: Refused: parameters are cut along dim 0.
@@ -195,11 +196,7 @@ def fully_shard(
 
 
 def _group(mesh: Any) -> ProcessGroup:
-    if mesh is not None and not isinstance(mesh, ProcessGroup):
-        raise NotImplementedError(
-            "fully_shard: a device mesh is not there; give mesh a process group, or leave it out."
-        )
-    return resolve(mesh, "fully_shard")
+    return resolve(group_of(mesh, "fully_shard"), "fully_shard")
 
 
 def _check_supported(placement: Any, offload: Any) -> None:
