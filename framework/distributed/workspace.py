@@ -36,8 +36,10 @@ class Turn(Transfer):
         """Return so many flat tensors of the part, each as long as ``like`` and of its dtype."""
         assert self.part is not None
         n = like.numel()
-        some = self.part[: count * n * like.itemsize].view(like.dtype)
-        return [some[k * n : (k + 1) * n] for k in range(count)]
+        nbytes = count * n * like.itemsize
+        some = self.part if nbytes == self.part.numel() else self.part[:nbytes]
+        some = some.view(like.dtype)
+        return [some] if count == 1 else [some[k * n : (k + 1) * n] for k in range(count)]
 
 
 class Workspace:
@@ -53,7 +55,10 @@ class Workspace:
         self.nbytes = nbytes
         whole = empty(each * parts, dtype=uint8, device="cpu")
         whole._storage.set_role(COMMUNICATION)
-        self._free = deque(whole[k * each : (k + 1) * each] for k in range(parts))
+        # Most reductions are small: a view that need not be made is most of what can be saved.
+        self._free = deque(
+            [whole] if parts == 1 else [whole[k * each : (k + 1) * each] for k in range(parts)]
+        )
         self._waiting: deque[Turn] = deque()
 
     def ask(self) -> Turn:

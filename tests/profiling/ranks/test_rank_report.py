@@ -71,11 +71,16 @@ class Slow:
 
     def __init__(self) -> None:
         self.clock = 100.0
+        self.lines: list[memoryview] = []
 
     def send(self, peer: int, tag: int, data: memoryview) -> Transfer:
-        return self.receive(peer, tag, data)
+        for line in self.lines:  # all ranks call the same
+            line[:] = data
+        return Transfer(peer)
 
     def receive(self, peer: int, tag: int, into: memoryview) -> Transfer:
+        if len(into) > 4:
+            self.lines.append(into)
         return Transfer(peer)
 
     def progress(self, seconds: float, transfers: list[Transfer]) -> None:
@@ -95,7 +100,6 @@ def test_seconds_are_those_of_who_is_late(monkeypatch: pytest.MonkeyPatch) -> No
         yield [call.receive(1, np.zeros(4, np.uint8))]
         yield [call.receive(2, np.zeros(4, np.uint8))]
 
-    monkeypatch.setattr(channel.np, "array_equal", lambda *_: True)  # all lines are this rank's
     one.start("all_reduce", steps).wait()
     assert dict(times.late) == {7: 0.5, 9: 1.5}  # first both, then the last
     assert times.exchanging == 2.0
