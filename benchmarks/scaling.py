@@ -248,7 +248,7 @@ def costs_of(two: dict[str, Any], four: dict[str, Any]) -> Costs:
     """Return the costs of communication, from all_reduce between two and four processes."""
     small2, small4 = two[str(SMALL)][1], four[str(SMALL)][1]
     message = max(small4 - small2, 0.0) / 6  # 3 messages with each of two peers more
-    call = small2 - 3 * message
+    call = max(small2 - 3 * message, 0.0)
     moved = LARGE  # 2 (N - 1) / N of it, for two
     byte = (two[str(LARGE)][1] - small2) / moved
     wake = max(two[str(SMALL)][0] - small2, 0.0) / 3
