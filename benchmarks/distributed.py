@@ -148,16 +148,14 @@ def worker(what: str, framework: str, backend: str, threads: int) -> None:
         print(json.dumps(found))
 
 
-def run(case: tuple[str, str, str, int, int]) -> dict[str, float]:
-    """Run one case in processes of its own."""
-    what, framework, backend, processes, threads = case
+def in_ranks(module: str, size: int, threads: int, words: list[str]) -> dict[str, Any]:
+    """Run a benchmark in so many processes; return what rank 0 prints last, which is JSON."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    place = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     place |= {"OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.distributed", "--worker"]
-    command += [what, framework, backend, str(threads)]
+    command = [sys.executable, "-W", "ignore", "-m", module, "--worker", *words]
     ranks = [
         subprocess.Popen(
             command,
@@ -165,11 +163,18 @@ def run(case: tuple[str, str, str, int, int]) -> dict[str, float]:
             text=True,
             stdout=subprocess.PIPE,
         )
-        for rank in range(processes)
+        for rank in range(size)
     ]
-    said = [rank.communicate(timeout=300)[0] for rank in ranks]
-    found: dict[str, float] = json.loads(said[0].splitlines()[-1])
+    told = [rank.communicate(timeout=300)[0] for rank in ranks]
+    found: dict[str, Any] = json.loads(told[0].splitlines()[-1])
     return found
+
+
+def run(case: tuple[str, str, str, int, int]) -> dict[str, float]:
+    """Run one case in processes of its own."""
+    what, framework, backend, processes, threads = case
+    words = [what, framework, backend, str(threads)]
+    return in_ranks("benchmarks.distributed", processes, threads, words)
 
 
 def main() -> None:

@@ -23,10 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import time
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -36,6 +33,8 @@ import numpy as np
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.nn.parallel import DistributedDataParallel
+
+from .distributed import in_ranks
 
 CHARACTERS, CONTEXT, SEQUENCES = 96, 128, 4
 MODELS = {"gpt, 13 MB": (256, 4), "gpt, 100 MB": (768, 3)}  # width, blocks
@@ -224,24 +223,7 @@ def worker(what: str, *numbers: str) -> None:
 
 def run(size: int, *words: Any) -> dict[str, Any]:
     """Run a case in so many processes."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    place["OMP_NUM_THREADS"] = "1"
-    command = [sys.executable, "-m", "benchmarks.scaling", "--worker", *map(str, words)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env=os.environ | place | {"RANK": str(k)},
-            text=True,
-            stdout=subprocess.PIPE,
-        )
-        for k in range(size)
-    ]
-    told = [rank.communicate(timeout=300)[0] for rank in ranks]
-    found: dict[str, Any] = json.loads(told[0].splitlines()[-1])
-    return found
+    return in_ranks("benchmarks.scaling", size, 1, [str(word) for word in words])
 
 
 def costs_of(two: dict[str, Any], four: dict[str, Any]) -> Costs:

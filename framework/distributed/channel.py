@@ -237,12 +237,20 @@ class Channel:
     def _await(self, call: Call, seconds: float) -> None:
         # Move messages for a call that this rank waits for, and note for whom it waits.
         with _lock:
-            first = next(filter(None, map(_awaited, (call, *self._running))), ((), False))
+            peers, asking = self._awaited(call)
             begun = time.perf_counter()
             self._progress(seconds)
-            peers, asking = first
             late = [self.ranks[peer] for peer in peers] if asking else []
             waits.note(time.perf_counter() - begun, late)
+
+    def _awaited(self, call: Call) -> tuple[list[int], bool]:
+        # The peers that a call waits for, and whether they have yet to call it. A reduction that
+        # waits for workspace waits for what those before it wait for.
+        for one in (call, *self._running):
+            peers = [t.peer for t in one.waits if not t.done]
+            if peers and NOBODY not in peers:
+                return peers, one.asking
+        return [], False
 
     def _advance(self) -> None:
         for call in list(self._running):
@@ -292,8 +300,7 @@ class Channel:
             raise
 
     def _expire(self, call: Call) -> None:
-        first = next(filter(None, map(_awaited, (call, *self._running))), ((), False))
-        absent = sorted(set(first[0]))
+        absent = sorted(set(self._awaited(call)[0]))
         ranks = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
         error = DistBackendError(
             f"{self._name(call)}: rank {self.rank} waited {call.limit:g} s for {ranks}. Did all "
@@ -341,13 +348,6 @@ def _different(call: Call, lines: Any) -> str:
         for what, ranks in said.items()
     )
     return f"Ranks disagree about call {call.number} of the group: {each}. Nothing was written."
-
-
-def _awaited(call: Call) -> tuple[list[int], bool] | None:
-    # The peers that a call waits for, and whether they have yet to call it. None if it waits for
-    # none: a reduction that waits for workspace waits for what those before it wait for.
-    peers = [t.peer for t in call.waits if not t.done]
-    return (peers, call.asking) if peers and NOBODY not in peers else None
 
 
 def _bytes(array: Any) -> memoryview:

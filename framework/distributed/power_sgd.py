@@ -147,8 +147,10 @@ class _Later(Future):
             return
         try:
             found = compute()
-        except Exception as error:
+        except BaseException as error:  # who waits again gets it, too
             self.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
         else:
             self.set_result(found)
 

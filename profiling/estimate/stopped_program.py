@@ -294,8 +294,13 @@ class _Redrawn(Change):
 
 def _call_anew(module: Any) -> None:
     # This call of the module has begun without what the changes made of it: it calls it once more.
+    before = module.__dict__.get("forward")  # a program may have put its own there
+
     def forward(*args: Any, **kwargs: Any) -> Any:
-        object.__delattr__(module, "forward")
+        if before is None:
+            object.__delattr__(module, "forward")
+        else:
+            object.__setattr__(module, "forward", before)
         return module(*args, **kwargs)
 
     object.__setattr__(module, "forward", forward)

@@ -18,6 +18,7 @@ from lowtide.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     batched_powerSGD_hook,
     powerSGD_hook,
 )
+from lowtide.framework.distributed import power_sgd
 from lowtide.nn.parallel import DistributedDataParallel
 
 from .ranks import results
@@ -283,3 +284,14 @@ def test_errors_need_buckets_that_do_not_change() -> None:
     assert PowerSGDState(
         None, start_powerSGD_iter=0, use_error_feedback=False, warm_start=False
     ).compression_stats() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
+def test_what_interrupts_a_wait_is_raised_by_later_ones(kind: Any) -> None:
+    def fail() -> None:
+        raise kind("stop")
+
+    later = power_sgd._Later(fail)
+    for _ in range(2):
+        with pytest.raises(kind, match="stop"):
+            later.wait()

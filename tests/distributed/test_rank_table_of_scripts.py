@@ -133,6 +133,32 @@ def test_operations_are_those_of_a_step(tmp_path: Path) -> None:
     assert 2 * products < cells[0]["flops"] < 4 * products
 
 
+def test_a_forward_that_the_script_has_put_there_stays(tmp_path: Path) -> None:
+    text = script(None).replace("model = Net()", "model = Net(); model.forward = Own(model)")
+    own = (
+        "class Own:\n"
+        "    def __init__(self, model):\n"
+        "        self.inner, self.calls = model.forward, 0\n\n"
+        "    def __call__(self, x):\n"
+        "        self.calls += 1\n"
+        "        print(self.calls, file=open('calls', 'a'))\n"
+        "        return self.inner(x)\n\n\n"
+    )
+    (tmp_path / "train.py").write_text(text.replace("def train", own + "def train"))
+    (tmp_path / "plain.py").write_text(script(None))
+    tables = [
+        lowtide(tmp_path, "fit", "--world-sizes", "2", name).stdout
+        for name in ("train.py", "plain.py")
+    ]
+    assert tables[0] == tables[1]
+    assert "not tried" not in tables[0]
+    steps = "model.forward.calls == step + 1"
+    text = (tmp_path / "train.py").read_text().replace("optimizer.step()", f"assert {steps}")
+    (tmp_path / "train.py").write_text(text + "\n")
+    done = lowtide(tmp_path, "fit", "--world-sizes", "2", "train.py")
+    assert "AssertionError" not in done.stdout + done.stderr
+
+
 def test_own_hooks_and_keyword_arguments_are_met(tmp_path: Path) -> None:
     text = script(None).replace("model = Net()", "model = Net(); add_hooks(model)")
     text = text.replace("model(x)", "model(x=x)")

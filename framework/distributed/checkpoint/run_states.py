@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from ...errors import SerializationError
@@ -69,20 +70,23 @@ def paths(shared: dict[str, Any]) -> dict[str, Any]:
     """Return these states by path, as a checkpoint has them."""
     flat = flatten({"states": shared}) if shared else {}
     # An optimizer without a state has an empty dict; other ranks may have a state.
-    return {path: value for path, value in flat.items() if value != {} or is_plain_tensor(value)}
+    return {p: v for p, v in flat.items() if not (isinstance(v, Mapping) and not v)}
 
 
 def _leave_out(shared: dict[str, Any], objects: Mapping[str, Any], index: Index) -> None:
     # An optimizer has no state of parameters that have had no gradient yet.
-    every = [*index.tensors, *index.objects]
+    known = {
+        start
+        for path in (*index.tensors, *index.objects)
+        for start in accumulate(path.split("."), "{}.{}".format)
+    }
     for name, state in shared.items():
         if is_optimizer(objects[name]):
-            known = {
-                key
-                for key in state["state"]
-                if any(path.startswith(f"states.{name}.state.{key}.") for path in every)
+            state["state"] = {
+                key: one
+                for key, one in state["state"].items()
+                if f"states.{name}.state.{key}" in known
             }
-            state["state"] = {key: one for key, one in state["state"].items() if key in known}
 
 
 def set_shared(thing: Any, state: dict[str, Any], models: list[Any]) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,8 @@ class Slow:
 def test_seconds_are_those_of_who_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     transport, times = Slow(), WaitingTimes()
     monkeypatch.setattr(channel, "waits", times)
-    monkeypatch.setattr(channel.time, "perf_counter", lambda: transport.clock)
+    clocks = {"perf_counter": lambda: transport.clock, "monotonic": time.monotonic}
+    monkeypatch.setattr(channel, "time", SimpleNamespace(**clocks))
     one = channel.Channel(transport, timedelta(seconds=60))
     one.ranks = [5, 7, 9]
 
