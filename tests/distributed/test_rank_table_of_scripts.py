@@ -153,7 +153,11 @@ def test_a_forward_that_the_script_has_put_there_stays(tmp_path: Path) -> None:
     assert tables[0] == tables[1]
     assert "not tried" not in tables[0]
     steps = "model.forward.calls == step + 1"
-    text = (tmp_path / "train.py").read_text().replace("optimizer.step()", f"assert {steps}")
+    text = (
+        (tmp_path / "train.py")
+        .read_text()
+        .replace("optimizer.step()", f"optimizer.step(); assert {steps}")
+    )
     (tmp_path / "train.py").write_text(text + "\n")
     done = lowtide(tmp_path, "fit", "--world-sizes", "2", "train.py")
     assert done.stdout == tables[0]
