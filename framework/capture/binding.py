@@ -106,7 +106,11 @@ class Binding:
         if self._tracer is not None and self._takes_tapes(row):
             taped = self._tracer.taped(row)
             if taped is not None:
-                return _taped, [taped]
+                call = self._as_recorded(row) if taped.loops.asks else None
+                return _taped, [taped._replace(call=call)]
+        return self._as_recorded(row)
+
+    def _as_recorded(self, row: Row) -> Call:
         arguments = self._with_sites(row.arguments)
         values = self.program.values
         if any(values[n].kind == OUTSIDE for n in row.written):

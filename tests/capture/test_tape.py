@@ -278,7 +278,7 @@ def test_what_is_no_small_kernel_call_stays_as_it_is() -> None:
         assert refused(add, Y, X, nothing)
     for unaligned in (X._replace(offset=2), X._replace(strides=(33, 4))):
         assert refused(add, Y, X, unaligned)
-    assert refused(add, Y, X, EmptyArray((0,), np.dtype(np.float32)))
+    assert not refused(add, Y, X, EmptyArray((0,), np.dtype(np.float32)))
     column = X._replace(shape=(16, 8), strides=(1 << 17, 4))  # tracing takes memory for its gaps
     assert refused(add, Y._replace(shape=(16, 8)), column)
     assert refused(ours(lambda out: np.add(1.0, 2.0, out=out)), Y)
@@ -464,6 +464,103 @@ def test_compiled_kernels_are_traced_with_indices_that_are_inside() -> None:
     assert refused(kernel, one, index, -5)
 
 
+@compiled
+def _any_above(index: Any, limit: int) -> bool:
+    found = False
+    for i in range(index.shape[0]):
+        found |= index[i] > limit
+    return found
+
+
+def test_a_question_is_asked_at_each_run_of_a_tape() -> None:
+    # The answer True leads to what Python does then, and the tape goes on behind that call.
+    asked = []
+
+    def kernel(out: Any, x: Any, index: Any, limit: int) -> None:
+        if _any_above(index, limit):
+            asked.append(limit)
+            out.fill(-1)
+        else:
+            np.multiply(x, 2, out=out)
+
+    case = Case(np.random.default_rng(0))
+    case.dense = True
+    for _ in range(3):
+        case.add((4, 8), np.float32)
+    case.add((4,), np.int64)
+    x, first, second, index = case.places
+    arguments = [[first, x, index, 3], [second, first, index, 5]]
+    taped = [KernelTracer().taped(Row(ours(kernel), a, [])) for a in arguments]
+    arrays = [[case.arrays[k] if k < 4 else k for k in a] for a in ([1, 0, 3], [2, 1, 3])]
+    tape = Tape(
+        [
+            t._replace(call=(kernel, [*a, limit]))
+            for t, a, limit in zip(taped, arrays, (3, 5), strict=True)
+            if t is not None and t.loops.asks
+        ]
+    )
+    assert tape.count == 2
+    for number, sites in tape.sites.items():
+        sites.bind(case.memory[number].ctypes.data)
+    case.arrays[0][:] = 1
+    case.arrays[3][:] = 0
+    for value, expected in ((0, 4), (4, -2), (6, -1), (3, 4), (5, -2)):
+        asked.clear()
+        case.arrays[3][2] = value
+        tape.run()
+        assert (case.arrays[2] == expected).all(), value
+        assert asked == [limit for limit in (3, 5) if value > limit]
+
+
+def test_a_question_after_a_write_leaves_the_call_as_it_is() -> None:
+    index = Place(2, 0, (4,), np.dtype(np.int64), (8,))
+
+    def first(out: Any, x: Any, index: Any) -> None:
+        if not _any_above(index, 3):
+            np.multiply(x, 2, out=out)
+
+    def after(out: Any, x: Any, index: Any) -> None:
+        np.multiply(x, 2, out=out)
+        if _any_above(index, 3):
+            out.fill(-1)
+
+    def always(out: Any, x: Any, index: Any) -> None:
+        if _any_above(index, -1):
+            np.multiply(x, 2, out=out)
+
+    assert not refused(ours(first), Y, X, index)
+    assert refused(ours(after), Y, X, index)
+    assert refused(ours(always), Y, X, index)
+
+
+def test_class_numbers_are_checked_by_each_replay() -> None:
+    net = nn.Linear(6, 4)
+    optimizer = lt.optim.SGD(net.parameters(), 0.1)
+
+    def step(x: lt.Tensor, target: lt.Tensor) -> lt.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    compiled_step = lt.compile(step, fullgraph=True)
+    x, target = lt.randn(3, 6), lt.tensor([0, 3, 2])
+    for _ in range(5):
+        compiled_step(x, target)
+    assert "; 9 small ones on 1 tapes" in lt.compiler.explain(compiled_step, x, target)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    for bad in (4, -1, 1 << 40):
+        with pytest.raises(IndexError, match=f"Target {bad} is out of bounds"):
+            compiled_step(x, lt.tensor([0, bad, 2]))
+        assert all((net.state_dict()[k] == v).all() for k, v in before.items())
+    ignored = lt.tensor([0, -100, 2])
+    weights = {k: v.clone() for k, v in net.state_dict().items()}
+    found = compiled_step(x, ignored)
+    net.load_state_dict(weights)
+    assert found == step(x, ignored)
+
+
 def test_a_kernel_without_memory_is_an_error() -> None:
     @compiled
     def allocating(out: Any, n: Any) -> None:
@@ -472,7 +569,8 @@ def test_a_kernel_without_memory_is_an_error() -> None:
         out[0] = room[0]
 
     out = np.zeros(1)
-    address, arguments, kinds = allocating.packed((out, 3))
+    address, arguments, kinds, result = allocating.packed((out, 3))
+    assert result is None
     words, arrays = signature.packed(arguments, kinds)
     tape = np.array([0] * loop_tape.SCRATCH + loop_tape.kernel_call(address, words), np.int64)
     first = loop_tape.SCRATCH + loop_tape.HEAD

@@ -89,8 +89,10 @@ def _key(a: Any, values: list[int]) -> Any:
         if a.value not in values:
             values.append(a.value)
         return values.index(a.value), a.offset, a.shape, a.dtype.str, a.strides
-    if isinstance(a, (DrawNumber, EmptyArray)):
-        raise NotTraced("an argument that changes, or is empty")
+    if isinstance(a, DrawNumber):
+        raise NotTraced("an argument that changes")
+    if isinstance(a, EmptyArray):
+        return EmptyArray, a.shape, a.dtype.str
     if isinstance(a, (list, tuple)):
         return (type(a), *(_key(x, values) for x in a))
     if isinstance(a, (bool, int, float, complex, str, type(None))):
@@ -156,6 +158,8 @@ class _Memory:
         for a in given:
             if isinstance(a, list):
                 found.append(self.arguments(a, make))
+            elif isinstance(a, EmptyArray):
+                found.append(make(np.empty(a.shape, a.dtype)))
             else:
                 found.append(make(self.array(a)) if isinstance(a, Place) else a)
         return found
@@ -245,7 +249,9 @@ def _traced(row: Row, memory: _Memory) -> tuple[KernelLoops, bool]:
             sites.append(Site(word, -1, len(numbers)))
             numbers += number.ljust(16, b"\0")
         words += loop.words
-    return KernelLoops(words, sites, numbers), any(isinstance(c, KernelCall) for c in calls)
+    kernels = [c for c in calls if isinstance(c, KernelCall)]
+    asks = any(c.asks for c in kernels)
+    return KernelLoops(words, sites, numbers, asks), bool(kernels)
 
 
 def _place(x: Any, memory: _Memory) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...kernels.common.matmul import divides
+from ...kernels.cpu.compiler.kernel import Packed
 from ...kernels.cpu.compiler.signature import packed
 from ...kernels.cpu.elementwise.ufunc_loops import loop_of
 from ...kernels.cpu.loop_tape import (
@@ -71,7 +72,7 @@ def loops_of(call: Any) -> list[Loop]:
     if isinstance(call, Reduction):
         return _reduction(call)
     if isinstance(call, KernelCall):
-        return [_kernel_call(call.address, call.arguments, call.words)]
+        return [_kernel_call(call.call)]
     if isinstance(call, Copy):
         if call.mask is not None:
             return [_masked_copy(call)]
@@ -236,7 +237,7 @@ def _masked_copy(call: Copy) -> Loop:
     found = kernel.packed(tuple(arrays))
     if found is None:
         raise NotTraced("a masked copy")
-    loop = _kernel_call(*found)
+    loop = _kernel_call(found)
     whole = [out, source, mask]
     return Loop(loop.words, [(k, x) for (k, _), x in zip(loop.operands, whole, strict=True)])
 
@@ -245,9 +246,9 @@ def _reach(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
     return itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
-def _kernel_call(address: int, arguments: list[Any], kinds: list[str]) -> Loop:
-    words, arrays = packed(arguments, kinds)
-    return Loop(kernel_call(address, words), [(HEAD + k, x) for k, x in arrays], own=True)
+def _kernel_call(call: Packed) -> Loop:
+    words, arrays = packed(call.arguments, call.words)
+    return Loop(kernel_call(call.address, words), [(HEAD + k, x) for k, x in arrays], own=True)
 
 
 def _reduction(call: Reduction) -> list[Loop]:

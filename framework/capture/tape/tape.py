@@ -2,6 +2,10 @@
 
 Kernel calls that follow each other are one tape: a replay calls compiled code once, and that calls
 the loops. While it runs no Python does, so Ctrl-C comes before it or after it.
+
+A kernel call may begin with a question, such as whether a class number is out of range. Its loops
+are what follows the usual answer, False. At any other the tape stops, the kernel is called as it
+was recorded, and the tape goes on behind it.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...kernels.cpu.loop_tape import SCRATCH, run
+from .traced_array import NotTraced
 
 
 class Site(NamedTuple):
@@ -34,11 +39,13 @@ class KernelLoops(NamedTuple):
         words: Of the loops.
         sites: Where addresses go.
         numbers: Bytes of the numbers that the loops read, each aligned.
+        asks: Whether they begin with a question.
     """
 
     words: list[int]
     sites: list[Site]
     numbers: bytes
+    asks: bool = False
 
 
 class TapedRow(NamedTuple):
@@ -47,10 +54,12 @@ class TapedRow(NamedTuple):
     Attributes:
         loops: What stands for it.
         values: The numbers of the values that the sites of ``loops`` count.
+        call: The kernel and its arguments, if ``loops`` asks.
     """
 
     loops: KernelLoops
     values: list[int]
+    call: tuple[Any, list[Any]] | None = None
 
 
 class AddressSites(NamedTuple):
@@ -88,6 +97,7 @@ class Tape:
         numbers = bytearray()
         of_numbers: list[tuple[int, int]] = []
         of_values: dict[int, list[tuple[int, int]]] = {}
+        self._asking: list[tuple[int, Any]] = []  # (last word, the call) of each that asks
         for row in rows:
             start, first = len(words), len(numbers)
             for word, value, offset in row.loops.sites:
@@ -97,6 +107,8 @@ class Tape:
                     of_values.setdefault(row.values[value], []).append((start + word, offset))
             words += row.loops.words
             numbers += row.loops.numbers
+            if row.loops.asks:
+                self._asking.append((len(words), row.call))
         self.count = len(rows)
         self._words = np.array(words, np.int64)
         self._numbers = np.zeros(len(numbers) // 16, np.complex128)  # their addresses are in words
@@ -104,12 +116,24 @@ class Tape:
         if of_numbers:
             self._sites(of_numbers).bind(_address(self._numbers))
         self.sites = {number: self._sites(found) for number, found in of_values.items()}
-        self.call: tuple[Any, list[Any]] = run, [self._words, _address(self._words)]
+        arguments = [self._words, _address(self._words)]
+        self.call: tuple[Any, list[Any]] = run, arguments
+        if self._asking:
+            arguments.append(self._answer)
 
     def run(self) -> None:
         """Call the loops."""
         function, arguments = self.call
         function(*arguments)
+
+    def _answer(self, place: int) -> int:
+        # Make the call whose question ends at a word; return the word behind the call.
+        end, call = next(one for one in self._asking if place <= one[0])
+        if call is None:
+            raise NotTraced("a kernel that finds something in drawn numbers")
+        function, arguments = call
+        function(*arguments)
+        return end
 
     def _sites(self, found: list[tuple[int, int]]) -> AddressSites:
         places, offsets = np.array(found, np.int64).T

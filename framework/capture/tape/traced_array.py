@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...kernels.cpu.compiler.kernel import Packed
+
 _VIEWS = frozenset(
     (
         np.reshape,
@@ -73,14 +75,13 @@ class KernelCall(NamedTuple):
     """A call of a compiled kernel.
 
     Attributes:
-        address: Of the C function that takes packed arguments.
-        arguments: As the kernel knows them.
-        words: Their words, as ``compiler/signature.py`` has them.
+        call: By its address.
+        asks: It returns a bool, on which Python decides what comes next. The loops are those that
+            follow False.
     """
 
-    address: int
-    arguments: list[Any]
-    words: list[str]
+    call: Packed
+    asks: bool
 
 
 class TracedArray(np.ndarray):
@@ -139,12 +140,16 @@ class TracedArray(np.ndarray):
         raise NotTraced(function.__name__)
 
     def __compiled_kernel__(self, kernel: Any, args: tuple[Any, ...]) -> Any:
-        """Note a call of a compiled kernel that returns nothing."""
+        """Note a call of a compiled kernel that returns nothing, or False."""
         plain = tuple(a.view(np.ndarray) if isinstance(a, TracedArray) else a for a in args)
         found = kernel.packed(plain)
-        if found is None:
+        if found is None or found.result:
             raise NotTraced(kernel.__name__)
-        self.calls.append(KernelCall(*found))
+        asks = found.result is not None
+        if asks and any(not (isinstance(c, KernelCall) and c.asks) for c in self.calls):
+            raise NotTraced("a question that comes after something was written")
+        self.calls.append(KernelCall(found, asks))
+        return found.result
 
     def __shared_kernel__(self, kernel: Any) -> Any:
         """Refuse: several threads are to run a kernel, as many as there are then."""

@@ -9,16 +9,18 @@ An instruction of a ufunc's loop is: address of the loop, its data, how many ope
 and outer dims it has (0 or ``OUTER``); the operands' addresses; the loop's dims; its steps; the
 sizes of the outer dims; for each of them, the bytes by which the operands move. An instruction of a
 compiled kernel has its address, 0, how many words its arguments are, 0, 0, ``KERNEL``; then the
-arguments (``compiler/signature.py``, ``packed``).
+arguments (``compiler/signature.py``, ``packed``). If the kernel returns True, the tape stops there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from .compiler.entry import RETURNED_TRUE
 from .elementwise.ufunc_loops import address, pointers
 from .support.atomics import call_words
 from .support.jit import compiled, deferred, spelled
@@ -45,15 +47,17 @@ def _call_at(typing: Any, function: Any, data: Any, at: Any, dims: Any, steps: A
 
 @compiled(signature="i8:1C,i8,i8,i8")
 def _run(tape: Any, here: int, start: int, stop: int) -> int:
-    # The instructions in words `start` to `stop`; whether a kernel failed.
+    # The instructions in words `start` to `stop`. Returns 0; or, where a kernel returned something
+    # else, that plus 4 times the word behind it.
     while start < stop:
         function, data = tape[start], tape[start + 1]
         count, outer = tape[start + 2], tape[start + 5]
         at = start + HEAD
         if outer == KERNEL:
             start = at + count
-            if call_words(function, (here + 8 * at,)) != 0:
-                return 1
+            found: int = call_words(function, (here + 8 * at,))
+            if found != 0:
+                return 4 * start + found
             continue
         dims = at + count
         steps = dims + tape[start + 3]
@@ -75,18 +79,24 @@ def _run(tape: Any, here: int, start: int, stop: int) -> int:
     return 0
 
 
-def run(tape: Any, here: int) -> None:
+def run(tape: Any, here: int, answer: Callable[[int], int] | None = None) -> None:
     """Call the loops and kernels of a tape.
 
     Args:
         tape: Words, of which the first ``SCRATCH`` are overwritten.
         here: The tape's address.
+        answer: Called if a kernel returns True, with the word behind its instruction; returns the
+            word where the tape goes on. None if no kernel does.
 
     Raises:
         MemoryError: A kernel had no memory for what it needs.
     """
-    if _run(tape, here, SCRATCH, tape.size):
-        raise MemoryError("a compiled kernel had no memory for what it needs")
+    stopped = _run(tape, here, SCRATCH, tape.size)
+    while stopped:
+        place, found = divmod(stopped, 4)
+        if found != RETURNED_TRUE or answer is None:
+            raise MemoryError("a compiled kernel had no memory for what it needs")
+        stopped = _run(tape, here, answer(place), tape.size)
 
 
 def instruction(

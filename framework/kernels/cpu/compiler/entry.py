@@ -1,9 +1,12 @@
 """Entries of compiled kernels: functions of a shared library, made callable from Python.
 
-A library has up to five names: the entry, which takes Python's objects; one that shares the call
-out among threads, and one that takes the arguments packed into words of memory, of kernels that
-return nothing; a table, into which the addresses of types are written that entries compare with;
-and the kernel as a C function of words, where all its arguments are such.
+A library has up to five names:
+
+- the entry, which takes Python's objects
+- an entry that shares the call out among threads, if the kernel returns nothing
+- a function of arguments packed into words of memory, if it returns nothing or a bool
+- a table, into which the addresses of types are written that entries compare with
+- the kernel as a C function of words, if all its arguments are such
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ SOURCE = of_source(__file__)  # as it is imported
 
 ENTRY, WORDS, TABLE = "lowtide_entry", "lowtide_words", "lowtide_table"
 SHARED, PACKED = "lowtide_shared", "lowtide_packed"
+FAILED, RETURNED_TRUE = 1, 2  # what the function of packed arguments may return instead of 0
 TYPE, DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = 8, 16, 24, 32, 40, 56, 64  # bytes in an array
 VALUE = 16  # in a number of NumPy, or a float
 COUNT, ITEMS = 16, 24  # in a tuple

@@ -24,11 +24,13 @@ from .entry import (
     DATA,
     DTYPE,
     ENTRY,
+    FAILED,
     FIXED,
     FLAGS,
     ITEMS,
     NDIM,
     PACKED,
+    RETURNED_TRUE,
     SHAPE,
     SHARED,
     STRIDES,
@@ -70,6 +72,7 @@ def write_all(made: Any, module: Any, words: list[str], declared: bool) -> None:
     Entry(made, module, words, declared).write()
     if made.signature.return_type == types.none:
         SharedEntry(made, module, words, declared).write()
+    if made.signature.return_type in (types.none, types.boolean):
         _write_packed(made, module, words)
     if all(w == "i8" for w in words):
         _write_words(made, module)
@@ -348,8 +351,8 @@ def _write_words(made: Any, module: Any) -> None:
 
 
 def _write_packed(made: Any, module: Any, kinds: list[str]) -> None:
-    # word packed(word *arguments): the kernel with the arguments that ``packed`` packs; not 0 if it
-    # failed.
+    # word packed(word *arguments): the kernel with the arguments that ``packed`` packs. Returns
+    # FAILED if it failed, RETURNED_TRUE if it returned True, else 0.
     function = ir.Function(module, ir.FunctionType(_I64, [_I64]), PACKED)
     b = ir.IRBuilder(function.append_basic_block("first"))
     context, signature = made.target_context, made.signature
@@ -380,10 +383,13 @@ def _write_packed(made: Any, module: Any, kinds: list[str]) -> None:
             at = b.bitcast(following(2)[0], context.get_data_type(kind).as_pointer())
             given.append(context.data_model_manager[kind].from_data(b, b.load(at)))
     kernel = context.declare_function(module, made.fndesc)
-    status, _ = context.call_conv.call_function(
+    status, result = context.call_conv.call_function(
         b, kernel, signature.return_type, signature.args, given, attrs=("noinline",)
     )
-    b.ret(b.zext(status.is_error, _I64))
+    found = _number(0)
+    if signature.return_type == types.boolean:
+        found = b.select(b.icmp_signed("!=", result, result.type(0)), _number(RETURNED_TRUE), found)
+    b.ret(b.select(status.is_error, _number(FAILED), found))
 
 
 def _number(n: int) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....interrupts import defer_interrupts
 from . import library, notices, signature
@@ -25,6 +25,22 @@ from . import library, notices, signature
 LOADING = "cached kernels"  # what watchers are told while a library is looked for
 lock = threading.RLock()
 watchers: list[Any] = []  # each has ``enter(name)`` and ``leave()``: for measuring time
+
+
+class Packed(NamedTuple):
+    """A call that is made by address, with packed arguments.
+
+    Attributes:
+        address: Of a C function.
+        arguments: As it knows them.
+        words: Their words, as :mod:`.signature` has them.
+        result: What the call has returned: None, or a bool.
+    """
+
+    address: int
+    arguments: list[Any]
+    words: list[str]
+    result: bool | None
 
 
 class Kernel:
@@ -73,12 +89,11 @@ class Kernel:
             return False
         return True
 
-    def packed(self, args: tuple[Any, ...]) -> tuple[int, list[Any], list[str]] | None:
+    def packed(self, args: tuple[Any, ...]) -> Packed | None:
         """Run it, and say how the same call is made by its address with packed arguments.
 
         Returns:
-            The address of a C function, the arguments as it knows them, and their words; None if
-            there is no such function.
+            None if there is no such function.
         """
         words = self.declared or signature.words(args)
         if words is None:
@@ -87,9 +102,12 @@ class Kernel:
         entry = self._made[words]
         kinds = words.split(",")
         found = signature.plain(args, kinds)
-        if entry is None or not self._packed[entry] or entry(*found) is NotImplemented:
+        if entry is None or not self._packed[entry]:
             return None
-        return self._packed[entry], found, kinds
+        result = entry(*found)
+        if result is NotImplemented:
+            return None
+        return Packed(self._packed[entry], found, kinds, result)
 
     def _call_other(self, args: tuple[Any, ...]) -> Any:
         for entry in self._entries:
