@@ -22,6 +22,8 @@ from ..memory.ledger import BUFFER, TEMPORARY
 from ..spec import Spec
 from ..storage import Storage
 from ..tensor import Tensor, wrap
+from .passes.joining import joined
+from .passes.tiled_pass import TiledPass
 from .program import (
     OUTSIDE,
     DrawNumber,
@@ -33,12 +35,14 @@ from .program import (
     Row,
     StepProgram,
     Value,
+    values_of,
 )
 from .returned_numbers import Number
+from .tape.tape import AddressSites
 
 if TYPE_CHECKING:
     from .tape.kernel_loops import KernelTracer
-    from .tape.tape import AddressSites, Tape, TapedRow
+    from .tape.tape import Tape, TapedRow
 
 CPU = device("cpu")
 OWN = 1 << 14  # bytes from which a value inside a call has a storage of its own
@@ -53,12 +57,13 @@ class Binding:
         program: The recording.
 
     Attributes:
-        program: The recording.
+        recorded: The recording.
+        program: The same with passes in place of elementwise kernel calls.
         constants: Storages of values that were made from Python's numbers.
     """
 
     def __init__(self, program: StepProgram) -> None:
-        self.program = program
+        self.program = self.recorded = program
         self.constants: list[Any] = []
         self._be: Any = backend(CPU)
         self._sites: dict[int, list[tuple[list[Any], int, Place]]] = {}
@@ -71,6 +76,8 @@ class Binding:
         self._tapes: list[Tape] = []
         self._tape_sites: dict[int, list[AddressSites]] = {}  # of each value
         self._ends: dict[int, int] = {}  # the last row that uses each value
+        if self._tracer is not None:
+            self.program = program = joined(program, self._tracer, self._takes_tapes)
         first = {id(r): k for k, r in reversed([*enumerate(program.results)])}
         own = [(k, r) for k, r in enumerate(program.results) if isinstance(r, Result)]
         self._again = [(k, first[id(r)]) for k, r in own if first[id(r)] != k]  # the same tensor
@@ -103,12 +110,20 @@ class Binding:
         return np.copyto, arguments
 
     def _bound_row(self, row: Row) -> Call:
+        if isinstance(row.function, TiledPass):
+            return self._bound_pass(row.function, row.arguments)
         if self._tracer is not None and self._takes_tapes(row):
             taped = self._tracer.taped(row)
             if taped is not None:
                 call = self._as_recorded(row) if taped.loops.asks else None
                 return _taped, [taped._replace(call=call)]
         return self._as_recorded(row)
+
+    def _bound_pass(self, found: TiledPass, places: list[Place]) -> Call:
+        for k, place in zip(found.outside, places, strict=True):
+            sites = AddressSites(found.bases, np.array([k]), np.array([place.offset]))
+            self._add_address(place.value, sites)
+        return found.call
 
     def _as_recorded(self, row: Row) -> Call:
         arguments = self._with_sites(row.arguments)
@@ -148,11 +163,14 @@ class Binding:
         tape = self._tracer.tape(rows)
         self._tapes.append(tape)
         for number, sites in tape.sites.items():
-            self._tape_sites.setdefault(number, []).append(sites)
-            at = self._bound.get(number)
-            if at is not None:
-                sites.bind(self._be.ledger.base + at)
+            self._add_address(number, sites)
         return tape.call
+
+    def _add_address(self, number: int, sites: AddressSites) -> None:
+        self._tape_sites.setdefault(number, []).append(sites)
+        at = self._bound.get(number)
+        if at is not None:
+            sites.bind(self._be.ledger.base + at)
 
     def _with_sites(self, arguments: list[Any]) -> list[Any]:
         found: list[Any] = []
@@ -232,9 +250,12 @@ class Binding:
                 self._bind(value.number, address - self._be.ledger.base)
 
     def _on_tapes_in_words(self) -> str:
-        # How many kernel calls are made by tapes.
+        # How many kernel calls are made by tapes, and how many in passes.
+        passes = [r.function for r in self.program.rows if isinstance(r.function, TiledPass)]
+        inside, several = sum(p.count for p in passes), "es" if len(passes) > 1 else ""
+        found = f"; {inside} elementwise ones in {len(passes)} pass{several}" if passes else ""
         count = sum(tape.count for tape in self._tapes)
-        return f"; {count} small ones on {len(self._tapes)} tapes" if count else ""
+        return found + (f"; {count} small ones on {len(self._tapes)} tapes" if count else "")
 
     def _tensor(self, number: int) -> Any:
         if number < self.program.argument_count:
@@ -288,17 +309,6 @@ class Binding:
         storage = self._storages[place.value]
         array = _ndarray(place.shape, place.dtype, storage, place.offset, place.strides)
         return wrap(array, spec, storage)
-
-
-def values_of(arguments: list[Any]) -> list[int]:
-    """Return the numbers of the values whose arrays stand among arguments."""
-    found = []
-    for a in arguments:
-        if isinstance(a, Place):
-            found.append(a.value)
-        elif isinstance(a, list):
-            found += values_of(a)
-    return found
 
 
 def run_rows(rows: list[Call]) -> None:

@@ -145,7 +145,7 @@ class CompiledFunction(InPieces):
                 recording.close()
             kind.last_change = kind.last_change if change is None else change.name
         if kind.misses > _MISSES and kind.misses > kind.hits:
-            reads = {n for r in kind.recordings for n in lines_of_reads(r.replay.program)}
+            reads = {n for r in kind.recordings for n in lines_of_reads(r.replay.recorded)}
             return self._refused(kind, f"{_READ} changes too often", args, kwargs, lines=reads)
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
@@ -262,7 +262,7 @@ class CompiledFunction(InPieces):
             for r in alike
             if r in holding or (later and r.began_alike(gradients) and not r.guards.changed())
         ]
-        found = [disagreement(r.replay.program, replay.program) for r in alike]
+        found = [disagreement(r.replay.recorded, replay.recorded) for r in alike]
         if None in found:
             kind.confirmed = True
             replay.close()  # the other one stays
@@ -271,7 +271,7 @@ class CompiledFunction(InPieces):
         if len(reasons) < len(found):
             kind.last_change = _READ
         if reasons and not kind.confirmed:
-            line = replay.program.lines.get(reasons[0].entry)
+            line = replay.recorded.lines.get(reasons[0].entry)
             self._note_refusal(kind, reasons[0].reason, lines=() if line is None else (line,))
             replay.close()
             return

@@ -191,3 +191,14 @@ class StepProgram:
     def rows(self) -> list[Row]:
         """The kernel calls."""
         return [e for e in self.entries if isinstance(e, Row)]
+
+
+def values_of(arguments: list[Any]) -> list[int]:
+    """Return the numbers of the values whose arrays stand among arguments."""
+    found = []
+    for a in arguments:
+        if isinstance(a, Place):
+            found.append(a.value)
+        elif isinstance(a, list):
+            found += values_of(a)
+    return found

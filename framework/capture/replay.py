@@ -19,7 +19,7 @@ from ..modes import local, run_kernel
 from ..random.generator import put_back
 from ..tensor import Tensor
 from .arena import plan_offsets
-from .binding import OWN, Binding, Call, run_rows, values_of
+from .binding import OWN, Binding, Call, run_rows
 from .program import (
     ARENA,
     CONSTANT,
@@ -33,6 +33,7 @@ from .program import (
     Row,
     StepProgram,
     Value,
+    values_of,
 )
 from .value_reads import Reads, ValueChanged, is_read
 
@@ -49,6 +50,7 @@ class Replay(Binding):
 
     def __init__(self, program: StepProgram) -> None:
         super().__init__(program)
+        program = self.program
         inner = [v for v in program.values if v.kind == ARENA and v.first >= 0 and v.nbytes < OWN]
         lifetimes = [(v.nbytes, v.first, v.last) for v in inner]
         offsets, self.arena_bytes, _ = plan_offsets(lifetimes)
@@ -129,7 +131,7 @@ class Replay(Binding):
         named = ", ".join(f"{type(e.owner).__name__}.{e.method.__name__}" for e in live)
         constants = sum(s.nbytes for s in self.constants)
         return (
-            f"  {len(program.rows)} kernel calls{self._on_tapes_in_words()}; small values in "
+            f"  {len(self.recorded.rows)} kernel calls{self._on_tapes_in_words()}; small values in "
             f"{self.arena_bytes} bytes, {constants} bytes of constants; "
             f"called anew: {named or 'nothing'}{reads_of(program)}"
         )

@@ -23,7 +23,7 @@ from ..modes import local, run_kernel
 from ..random.generator import positions_of, put_back
 from ..tensor import Tensor, wrap
 from .arena import plan_offsets
-from .binding import OWN, Binding, Call, run_rows, values_of
+from .binding import OWN, Binding, Call, run_rows
 from .program import (
     ARENA,
     CONSTANT,
@@ -37,6 +37,7 @@ from .program import (
     Row,
     StepProgram,
     Value,
+    values_of,
 )
 from .replay import reads_of
 from .replayed_backward import ForwardPass, ReplayedBackward
@@ -68,6 +69,7 @@ class SplitReplay(Binding):
 
     def __init__(self, program: StepProgram, gradients: Sequence[Tensor | None]) -> None:
         super().__init__(program)
+        program = self.program
         assert program.backward_at is not None
         self._at = program.backward_at
         self.specs = [None if g is None else g._spec for g in gradients]
@@ -344,8 +346,8 @@ class SplitReplay(Binding):
 
     def describe(self) -> str:
         """Return what it consists of, in a few lines."""
-        rows = self.program.rows
-        forward = [e for e in self.program.entries[: self._at] if isinstance(e, Row)]
+        rows, at = self.recorded.rows, self.recorded.backward_at
+        forward = [e for e in self.recorded.entries[:at] if isinstance(e, Row)]
         kept = sum(self._own[n].nbytes for n in self._kept) + self._blocks[1].nbytes
         return (
             f"  {len(forward)} kernel calls forward, {len(rows) - len(forward)} backward"

@@ -114,9 +114,9 @@ class Tape:
         self._numbers = np.zeros(len(numbers) // 16, np.complex128)  # their addresses are in words
         self._numbers.view(np.uint8)[:] = np.frombuffer(numbers, np.uint8)
         if of_numbers:
-            self._sites(of_numbers).bind(_address(self._numbers))
+            self._sites(of_numbers).bind(address_of(self._numbers))
         self.sites = {number: self._sites(found) for number, found in of_values.items()}
-        arguments = [self._words, _address(self._words)]
+        arguments = [self._words, address_of(self._words)]
         self.call: tuple[Any, list[Any]] = run, arguments
         if self._asking:
             arguments.append(self._answer)
@@ -140,5 +140,6 @@ class Tape:
         return AddressSites(self._words, places.copy(), offsets.copy())
 
 
-def _address(x: Any) -> int:
+def address_of(x: Any) -> int:
+    """Return the address of an array's first element."""
     return int(x.__array_interface__["data"][0])

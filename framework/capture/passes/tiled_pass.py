@@ -1,0 +1,153 @@
+"""A pass: elementwise kernel calls as one tape that is run on tile after tile.
+
+The loops of a call are found as those of a small call are (``tape/kernel_loops.py``): the kernel
+runs once on traced arrays of one dim, and its loops must give the kernel's bytes on drawn numbers.
+This is done for two sizes. Words that differ between them are numbers of elements. All others
+hold for each size, since what an elementwise kernel does at a place depends on that place alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...kernels.common.schedule import parallel_range
+from ...kernels.cpu.loop_tape import SCRATCH
+from ...kernels.cpu.tiled_tape import OUTER, OWN, ROOM, TILE, run_tiles
+from ..program import Place, Row
+from ..tape.tape import KernelLoops, address_of
+from .members import Domain, Member, domain_of
+
+_SIZES = 1021, 1019  # elements of the arrays that a kernel is traced with
+
+
+class SizedLoops(NamedTuple):
+    """The loops of a kernel call for any number of elements.
+
+    Attributes:
+        loops: Those for one number; the values in their sites count the operands of a pass.
+        counts: The words that are the number of elements.
+    """
+
+    loops: KernelLoops
+    counts: list[int]
+
+
+class TiledPass:
+    """Kernel calls that are made tile by tile.
+
+    Args:
+        calls: The loops of each, in order.
+        domain: How the operands are gone through.
+        operands: What the calls use, each once.
+        own: The values among these that lie in a tile's own memory.
+
+    Attributes:
+        bases: The addresses of the operands, to be written before a run.
+        outside: Of the operands that lie in the program's memory, their numbers in ``bases``.
+        call: The function that runs it, and its arguments.
+        count: How many calls it stands for.
+    """
+
+    def __init__(
+        self, calls: Sequence[SizedLoops], domain: Domain, operands: Sequence[Place], own: set[int]
+    ) -> None:
+        self.count = len(calls)
+        self.outside = [k for k, p in enumerate(operands) if p.value not in own]
+        self.bases = np.zeros(len(operands), np.int64)
+        moves = np.zeros((len(operands), OWN + 1), np.int64)
+        moves[:, OWN] = 1
+        room = 0
+        for k, p in enumerate(operands):
+            if p.value in own:
+                self.bases[k] = room
+                room += TILE * p.dtype.itemsize + ROOM
+        for k in self.outside:
+            *around, inner = domain.strides[k]
+            moves[k] = [*around, TILE * inner, 0]
+        words, sites, counts = self._joined(calls)
+        units = prod(domain.sizes[:OUTER]) * -(-domain.sizes[OUTER] // TILE)
+        work = self.count * prod(domain.sizes)
+        tables = words, self.bases, moves, sites, counts, np.array(domain.sizes, np.int64)
+        self.call: tuple[Any, list[Any]] = parallel_range, [run_tiles, work, units, *tables, room]
+
+    def __call__(self, *arrays: Any) -> None:
+        """Run it on arrays, those of ``outside``."""
+        for k, a in zip(self.outside, arrays, strict=True):
+            self.bases[k] = address_of(a)
+        function, arguments = self.call
+        function(*arguments)
+
+    def _joined(self, calls: Sequence[SizedLoops]) -> tuple[Any, Any, Any]:
+        # Words, sites and counts of all loops; the numbers that they read are kept here.
+        words: list[int] = [0] * SCRATCH
+        sites: list[tuple[int, int, int]] = []
+        counts: list[int] = []
+        numbers = bytearray()
+        of_numbers: list[tuple[int, int]] = []
+        for loops, own_counts in calls:
+            start, first = len(words), len(numbers)
+            for word, operand, offset in loops.sites:
+                if operand < 0:
+                    of_numbers.append((start + word, first + offset))
+                else:
+                    sites.append((start + word, operand, offset))
+            words += loops.words
+            numbers += loops.numbers
+            counts += [start + k for k in own_counts]
+        self._numbers = np.zeros(len(numbers) // 16, np.complex128)
+        self._numbers.view(np.uint8)[:] = np.frombuffer(numbers, np.uint8)
+        for word, offset in of_numbers:
+            words[word] = address_of(self._numbers) + offset
+        return tuple(np.array(x, np.int64) for x in (words, sites, counts))  # type: ignore[return-value]
+
+
+def pass_of(members: Sequence[Member], own: set[int], tracer: Any) -> Row | None:
+    """Return the kernel call that stands for several; None if their loops are not known.
+
+    Args:
+        members: The calls, in order.
+        own: Values that only they use, which get no memory of the program's.
+        tracer: Finds the loops of kernel calls (``tape/kernel_loops.py``).
+    """
+    operands = list(dict.fromkeys(p for m in members for p in (*m.writes, *m.reads)))
+    domain = domain_of(members[0].shape, operands)
+    if domain is None:
+        return None
+    inner = {p: strides[-1] for p, strides in zip(operands, domain.strides, strict=True)}
+    calls = []
+    for m in members:
+        found = _sized_loops(m.row, inner, tracer)
+        if found is None:
+            return None
+        calls.append(found)
+    made = TiledPass(calls, domain, operands, own)
+    arguments = [operands[k] for k in made.outside]
+    written = dict.fromkeys(p.value for m in members for p in m.writes if p.value not in own)
+    return Row(made, arguments, [*written])
+
+
+def _sized_loops(row: Row, inner: dict[Place, int], tracer: Any) -> SizedLoops | None:
+    # `inner`: for each operand of the pass its stride along the innermost dim.
+    numbers = {p: k for k, p in enumerate(inner)}
+    found: list[KernelLoops] = []
+    for size in _SIZES:
+        arguments = [
+            Place(numbers[a], 0, (size,), a.dtype, (inner[a],)) if isinstance(a, Place) else a
+            for a in row.arguments
+        ]
+        taped = tracer.taped(Row(row.function, arguments, row.written))
+        if taped is None or taped.loops.asks:
+            return None
+        sites = [s if s.value < 0 else s._replace(value=taped.values[s.value])
+                 for s in taped.loops.sites]  # fmt: skip
+        found.append(taped.loops._replace(sites=sites))
+    a, b = found
+    counts = [k for k, pair in enumerate(zip(a.words, b.words, strict=False)) if pair == _SIZES]
+    same = [w if k not in counts else _SIZES[0] for k, w in enumerate(b.words)]
+    if a.words != same or (a.sites, a.numbers) != (b.sites, b.numbers):
+        return None
+    return SizedLoops(a, counts)
