@@ -321,9 +321,9 @@ MODELS = {
 }  # fmt: skip
 
 
-def training_step(lib: Library, name: str) -> Any:
+def training_step(lib: Library, name: str, models: Any = None) -> Any:
     """Return a function that makes one step of AdamW and returns the loss."""
-    model, loss_of = MODELS[name](lib)
+    model, loss_of = (models or MODELS)[name](lib)
     optimizer = lib.optim.AdamW(model.parameters(), lr=1e-3)
 
     def step() -> Any:

@@ -13,6 +13,8 @@ for a thread which the system has not scheduled is rare and long.
 
 ``--cold``: lowtide's kernels are kept in an empty folder, so its first step compiles them.
 
+``--only llama,flow,diffusion``: models whose layers are written as ops (``models_in_ops.py``).
+
 ``--compiled``: lowtide's step is ``lowtide.compile(step)``; the step as it is written has a process
 too, and two columns more: its median, and the ratio of medians, compiled over written.
 
@@ -44,6 +46,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
+from benchmarks.models_in_ops import IN_OPS
 from benchmarks.training_models import MODELS, Library, training_step
 
 WARM = 4  # steps before anything is measured
@@ -61,7 +64,7 @@ def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
         serve_gpu(pipe, module, case, device)
         return
     functional = importlib.import_module(f"{name}.nn.functional")
-    step = training_step(Library(module, functional, module.optim), case)
+    step = training_step(Library(module, functional, module.optim), case, MODELS | IN_OPS)
     if compiled:
         step = module.compile(step, fullgraph=name == "lowtide")
     start = time.perf_counter()
@@ -86,7 +89,7 @@ def serve_gpu(pipe: Any, module: Any, case: str, device: str) -> None:
     """Do what :func:`serve` does, with the model on a GPU."""
     functional = importlib.import_module(f"{module.__name__}.nn.functional")
     module.set_default_device(device)
-    step = training_step(Library(module, functional, module.optim), case)
+    step = training_step(Library(module, functional, module.optim), case, MODELS | IN_OPS)
     cuda = module.cuda
     start = time.perf_counter()
     losses = [float(step().detach())]
@@ -230,7 +233,8 @@ def main() -> None:
     print(f"{'training step':14}" + "".join(f"{h:>10}" for h in heads))
     stored: dict[str, Any] = {}
     lines = []
-    for case in [c for c in MODELS if not args.only or c in args.only.split(",")]:
+    only = args.only.split(",") if args.only else [*MODELS]
+    for case in [c for c in MODELS | IN_OPS if c in only]:
         with tempfile.TemporaryDirectory() as folder:
             if args.cold:
                 os.environ["LOWTIDE_CACHE_DIR"] = folder
