@@ -22,7 +22,7 @@ from ..memory.ledger import BUFFER, TEMPORARY
 from ..spec import Spec
 from ..storage import Storage
 from ..tensor import Tensor, wrap
-from .passes.joining import joined
+from .passes.joining import with_passes
 from .passes.tiled_pass import TiledPass
 from .program import (
     OUTSIDE,
@@ -77,7 +77,7 @@ class Binding:
         self._tape_sites: dict[int, list[AddressSites]] = {}  # of each value
         self._ends: dict[int, int] = {}  # the last row that uses each value
         if self._tracer is not None:
-            self.program = program = joined(program, self._tracer, self._takes_tapes)
+            self.program = program = with_passes(program, self._tracer, self._takes_tapes)
         first = {id(r): k for k, r in reversed([*enumerate(program.results)])}
         own = [(k, r) for k, r in enumerate(program.results) if isinstance(r, Result)]
         self._again = [(k, first[id(r)]) for k, r in own if first[id(r)] != k]  # the same tensor
@@ -112,7 +112,7 @@ class Binding:
     def _bound_row(self, row: Row) -> Call:
         if isinstance(row.function, TiledPass):
             return self._bound_pass(row.function, row.arguments)
-        if self._tracer is not None and self._takes_tapes(row):
+        if self._tracer is not None and self._takes_tapes(self.program, row):
             taped = self._tracer.taped(row)
             if taped is not None:
                 call = self._as_recorded(row) if taped.loops.asks else None
@@ -132,9 +132,8 @@ class Binding:
             return _whole, [row.function, arguments]
         return row.function, arguments
 
-    def _takes_tapes(self, row: Row) -> bool:
+    def _takes_tapes(self, program: StepProgram, row: Row) -> bool:
         # Loops in C take no memory that is not aligned, as a tensor over NumPy's may have it.
-        program = self.program
         for number in values_of(row.arguments):
             value = program.values[number]
             if value.kind == OUTSIDE and value.tensor >= program.argument_count:
@@ -253,7 +252,9 @@ class Binding:
         # How many kernel calls are made by tapes, and how many in passes.
         passes = [r.function for r in self.program.rows if isinstance(r.function, TiledPass)]
         inside, several = sum(p.count for p in passes), "es" if len(passes) > 1 else ""
-        found = f"; {inside} elementwise ones in {len(passes)} pass{several}" if passes else ""
+        again = len(self.program.rows) + inside - len(passes) - len(self.recorded.rows)
+        found = f"; {inside - again} elementwise ones in {len(passes)} pass{several}"
+        found = found + f", {again} of them twice to keep less" * (again > 0) if passes else ""
         count = sum(tape.count for tape in self._tapes)
         return found + (f"; {count} small ones on {len(self._tapes)} tapes" if count else "")
 

@@ -8,30 +8,46 @@ would raise the program's peak, it is divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..program import ARENA, FRESH, OUTSIDE, Place, Row, StepProgram, Value, values_of
-from .members import Kernels, Member, domain_of
+from .members import Kernels, Member, Takes, domain_of
+from .recomputing import Recomputing
 from .tiled_pass import pass_of
 
 
-def joined(program: StepProgram, tracer: Any, takes: Callable[[Row], bool]) -> StepProgram:
+def with_passes(program: StepProgram, tracer: Any, takes: Takes) -> StepProgram:
     """Return a program in which elementwise kernel calls are joined.
+
+    Values are computed again where that lowers the peak (``recomputing.py``).
 
     Args:
         program: A recording.
         tracer: Finds the loops of kernel calls.
         takes: Whether all memory of a kernel call is aligned.
     """
+    found = joined(program, tracer, takes)
+    for _ in range(_ROUNDS):
+        live = live_bytes(found)
+        again = Recomputing(program, live_bytes(program), takes).program()
+        other = None if again is None else joined(again, tracer, takes)
+        if again is None or other is None or live_bytes(other).max() >= live.max():
+            break
+        program, found = again, other
+    return found
+
+
+def joined(program: StepProgram, tracer: Any, takes: Takes) -> StepProgram:
+    """Return a program in which elementwise kernel calls are joined, with no higher peak."""
     kernels = Kernels()
     members = {
         k: member
         for k in range(len(program.entries))
-        if (member := kernels.member(program, k)) is not None and takes(member.row)
+        if (member := kernels.member(program, k)) is not None and takes(program, member.row)
     }
     if len(members) < 2:
         return program
@@ -45,6 +61,9 @@ def joined(program: StepProgram, tracer: Any, takes: Callable[[Row], bool]) -> S
             if not joining.divide(np.flatnonzero(live > peak).tolist()):
                 break  # calls that come before others raise it
     return program
+
+
+_ROUNDS = 3  # of computing values again; each sees the peak that the last one has left
 
 
 class _Open:

@@ -6,7 +6,7 @@ and goes through its arrays in one order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,6 +17,10 @@ from ..tape.numpy_loops import MOST, walked
 
 LEAST = MOST + 1  # elements: the loops of smaller calls are on tapes, and stay in a cache
 SHORTEST = 64  # elements of the innermost dim from which a loop is worth its call
+
+
+#: Whether all memory of a program's kernel call is aligned.
+Takes = Callable[[StepProgram, Row], bool]
 
 
 class Member(NamedTuple):
