@@ -123,6 +123,8 @@ class _Joining:
             if isinstance(entry, Row):
                 for n in dict.fromkeys(values_of(entry.arguments)):
                     self.uses.setdefault(n, []).append(k)
+        self.undivided = [*self.groups()]
+        self.rows: dict[tuple[int, ...], tuple[Row | None, set[int]]] = {}  # of groups, once made
 
     def divide(self, entries: list[int]) -> bool:
         """Divide the passes among entries of the last program; False if there is none."""
@@ -146,12 +148,8 @@ class _Joining:
         entries: list[Any] = []
         now: dict[int, int] = {}  # the new number of each entry
         inner: set[int] = set()
-        for group in (part for found in self.groups() for part in self.parts(found)):
-            own: set[int] = set()
-            found = None
-            if len(group) > 1:
-                own = self.inner(group)
-                found = pass_of([self.members[k] for k in group], own, self.tracer)
+        for group in (part for found in self.undivided for part in self.parts(found)):
+            found, own = self.row(group)
             if found is None:
                 for k in group:
                     now[k] = len(entries)
@@ -175,6 +173,16 @@ class _Joining:
             backward_at=None if at is None else now[at],
             lines=lines,
         )
+
+    def row(self, group: list[int]) -> tuple[Row | None, set[int]]:
+        """The pass of a group, if it is one, and the values that only its calls use."""
+        if len(group) < 2:
+            return None, set()
+        if (*group,) not in self.rows:
+            own = self.inner(group)
+            made = pass_of([self.members[k] for k in group], own, self.tracer)
+            self.rows[(*group,)] = made, own
+        return self.rows[(*group,)]
 
     def groups(self) -> Iterator[list[int]]:
         """The entries in their new order; several where they are joined."""

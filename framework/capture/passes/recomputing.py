@@ -79,6 +79,8 @@ class Recomputing:
         writers = self.writers.get(n, [])
         if len(writers) != 1 or writers[0] not in self.members or len(found) > _LONGEST:
             return False
+        if writers[0] in found:
+            return True
         member = self.members[writers[0]]
         if len(member.writes) != 1:
             return False
