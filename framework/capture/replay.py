@@ -46,6 +46,8 @@ class Replay(Binding):
 
     Attributes:
         arena_bytes: Bytes of the block that small inner values lie in.
+        peak_bytes: The most bytes that a call takes beyond those that live when it begins, without
+            what live calls take.
     """
 
     def __init__(self, program: StepProgram) -> None:
@@ -132,7 +134,8 @@ class Replay(Binding):
         constants = sum(s.nbytes for s in self.constants)
         return (
             f"  {len(self.recorded.rows)} kernel calls{self._on_tapes_in_words()}; small values in "
-            f"{self.arena_bytes} bytes, {constants} bytes of constants; "
+            f"{self.arena_bytes} bytes, {constants} bytes of constants; at most {self.peak_bytes} "
+            "bytes more than before a call; "
             f"called anew: {named or 'nothing'}{reads_of(program)}"
         )
 
@@ -143,23 +146,33 @@ class Replay(Binding):
         rows: list[Call] = []
         draws = 0
         born: set[int] = set()
+        old = sum(program.tensors[leaf]._spec.nbytes for leaf in self._dropped)
+        live = self.arena_bytes - (old if self._reads.last < 0 else 0)
         for value in program.values:
             if value.kind == FRESH and value.contents is not None:
                 born.add(value.number)
+                live += value.nbytes
                 rows += [self._born(value), self._filling(value)]
             elif value.kind == CONSTANT and value.contents is not None:
                 filling = self._prepare_constant(value)
                 rows += [] if filling is None else [filling]
+        self.peak_bytes = max(live, 0)
         for k, entry in enumerate(program.entries):
             if isinstance(entry, Row):
                 used = [program.values[n] for n in dict.fromkeys(values_of(entry.arguments))]
                 own = [v for v in used if v.kind == FRESH or (v.kind == ARENA and v.nbytes >= OWN)]
-                rows += [self._born(v) for v in own if v.number not in born]
-                born.update(v.number for v in own)
+                new = [v for v in own if v.number not in born]
+                gone = [v for v in own if v.kind == ARENA and self._ends[v.number] == k]
+                live += sum(v.nbytes for v in new)
+                self.peak_bytes = max(self.peak_bytes, live)
+                live -= sum(v.nbytes for v in gone)
+                rows += [self._born(v) for v in new]
+                born.update(v.number for v in new)
                 rows.append(self._bound_row(entry))
-                gone = [v.number for v in own if v.kind == ARENA and self._ends[v.number] == k]
-                rows += [(self._release, [gone])] if gone else []
-                rows += [(self._drop, [])] if k == self._reads.last else []
+                rows += [(self._release, [[v.number for v in gone]])] if gone else []
+                if k == self._reads.last:
+                    rows.append((self._drop, []))
+                    live -= old
             elif isinstance(entry, Draw):
                 sites = self._draw_sites.setdefault(draws, [])
                 rows.append((_draw, [entry.generator, entry.words, sites]))
