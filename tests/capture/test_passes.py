@@ -19,6 +19,7 @@ from lowtide.framework.capture.passes.tiled_pass import TiledPass, pass_of
 from lowtide.framework.capture.program import (
     ARENA,
     FRESH,
+    GIVEN,
     OUTSIDE,
     LiveCall,
     Place,
@@ -667,6 +668,12 @@ def test_which_values_may_be_computed_again(joined_small_calls: list[Any]) -> No
     assert dropped(by_hand("writes x")) == set()
     assert dropped(by_hand("reads y")) == set()
     assert dropped(by_hand(LiveCall(print, None, (), {}))) == set()
+    for kind in (FRESH, GIVEN):  # a gradient, which a live call may scale; one that arrives
+        for between, expected in (((), {1}), ((LiveCall(print, None, (), {}),), set())):
+            program = by_hand(*between)
+            program.entries.append(by_hand("reads x").entries[2])
+            program.values[0].kind = kind
+            assert dropped(program) == expected
     later = by_hand()
     later.backward_at = 2  # x may have been written by then
     assert dropped(later) == set()

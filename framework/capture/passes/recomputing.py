@@ -97,8 +97,8 @@ class Recomputing:
         value = self.recorded.values[n]
         if any(k > since for k in self.writers.get(n, ())):
             return False
-        if value.kind == OUTSIDE and any(since < k < until for k in self.changes):
-            return False  # memory from outside may be that of several values
+        if value.kind != ARENA and any(since < k < until for k in self.changes):
+            return False  # of this memory, which others know too, or which is that of another value
         # Between forward and a later backward anyone may write to what the graph does not keep.
         stays = value.kind in (OUTSIDE, FRESH) and self.recorded.backward_at is None
         return stays or self.uses[n][-1] >= until
