@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...kernels.common.schedule import parallel_range
+from ...kernels.cpu.elementwise.ufunc_loops import address
 from ...kernels.cpu.loop_tape import SCRATCH
 from ...kernels.cpu.tiled_tape import OUTER, OWN, ROOM, TILE, run_tiles
 from ..program import Place, Row
-from ..tape.tape import KernelLoops, address_of
+from ..tape.tape import KernelLoops
 from .members import Domain, Member, domain_of
 
 _SIZES = 1021, 1019  # elements of the arrays that a kernel is traced with
@@ -77,7 +78,7 @@ class TiledPass:
     def __call__(self, *arrays: Any) -> None:
         """Run it on arrays, those of ``outside``."""
         for k, a in zip(self.outside, arrays, strict=True):
-            self.bases[k] = address_of(a)
+            self.bases[k] = address(a)
         function, arguments = self.call
         function(*arguments)
 
@@ -101,7 +102,7 @@ class TiledPass:
         self._numbers = np.zeros(len(numbers) // 16, np.complex128)
         self._numbers.view(np.uint8)[:] = np.frombuffer(numbers, np.uint8)
         for word, offset in of_numbers:
-            words[word] = address_of(self._numbers) + offset
+            words[word] = address(self._numbers) + offset
         return tuple(np.array(x, np.int64) for x in (words, sites, counts))  # type: ignore[return-value]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from ...kernels.common.matmul import divides
 from ...kernels.cpu.compiler.kernel import Packed
 from ...kernels.cpu.compiler.signature import packed
-from ...kernels.cpu.elementwise.ufunc_loops import loop_of
+from ...kernels.cpu.elementwise.ufunc_loops import address, loop_of
 from ...kernels.cpu.loop_tape import (
     HEAD,
     instruction,
@@ -167,13 +167,9 @@ def _operand(x: Any, dtype: Any, out: Any) -> Any:
 
 def _need_apart(x: Any, out: Any) -> None:
     # NumPy copies an operand that shares memory with the result, but for the same elements.
-    same = _address(x) == _address(out) and x.strides == out.strides and x.shape == out.shape
+    same = address(x) == address(out) and x.strides == out.strides and x.shape == out.shape
     if not same and np.may_share_memory(x, out):
         raise NotTraced("operands that overlap")
-
-
-def _address(x: Any) -> int:
-    return int(x.__array_interface__["data"][0])
 
 
 def _strides(x: Any, shape: Sequence[int]) -> list[int]:

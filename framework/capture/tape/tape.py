@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...kernels.cpu.elementwise.ufunc_loops import address
 from ...kernels.cpu.loop_tape import SCRATCH, run
 from .traced_array import NotTraced
 
@@ -75,9 +76,9 @@ class AddressSites(NamedTuple):
     places: Any
     offsets: Any
 
-    def bind(self, address: int) -> None:
-        """Write the addresses of a value that lies at ``address``."""
-        self.words[self.places] = self.offsets + address
+    def bind(self, start: int) -> None:
+        """Write the addresses of a value that lies at ``start``."""
+        self.words[self.places] = self.offsets + start
 
 
 class Tape:
@@ -114,9 +115,9 @@ class Tape:
         self._numbers = np.zeros(len(numbers) // 16, np.complex128)  # their addresses are in words
         self._numbers.view(np.uint8)[:] = np.frombuffer(numbers, np.uint8)
         if of_numbers:
-            self._sites(of_numbers).bind(address_of(self._numbers))
+            self._sites(of_numbers).bind(address(self._numbers))
         self.sites = {number: self._sites(found) for number, found in of_values.items()}
-        arguments = [self._words, address_of(self._words)]
+        arguments = [self._words, address(self._words)]
         self.call: tuple[Any, list[Any]] = run, arguments
         if self._asking:
             arguments.append(self._answer)
@@ -138,8 +139,3 @@ class Tape:
     def _sites(self, found: list[tuple[int, int]]) -> AddressSites:
         places, offsets = np.array(found, np.int64).T
         return AddressSites(self._words, places.copy(), offsets.copy())
-
-
-def address_of(x: Any) -> int:
-    """Return the address of an array's first element."""
-    return int(x.__array_interface__["data"][0])
