@@ -55,8 +55,8 @@ class Kernels:
         if not isinstance(row, Row) or id(_inner(row.function)) not in self._found:
             return None
         places = [a for a in row.arguments if isinstance(a, Place)]
-        if any(isinstance(a, (list, tuple, DrawNumber, EmptyArray)) for a in row.arguments
-               if not isinstance(a, Place)):  # fmt: skip
+        others = [a for a in row.arguments if not isinstance(a, Place)]
+        if any(isinstance(a, (list, tuple, DrawNumber, EmptyArray)) for a in others):
             return None
         count = len(row.written)
         if count == 0:
@@ -68,8 +68,10 @@ class Kernels:
         values = program.values
         if any(values[p.value].kind not in (ARENA, FRESH) for p in writes):
             return None
-        if any(values[p.value].first == values[p.value].last == k and values[p.value].kind == ARENA
-               for p in reads):  # fmt: skip
+        if any(p.value == w.value and p != w for p in reads for w in writes):
+            return None  # NumPy copies what overlaps
+        own = [values[p.value] for p in reads if values[p.value].kind == ARENA]
+        if any(v.first == v.last == k for v in own):
             return None  # workspace
         if not all(_broadcasts(p.shape, shape) for p in reads):
             return None
