@@ -47,7 +47,7 @@ class Replay(Binding):
     Attributes:
         arena_bytes: Bytes of the block that small inner values lie in.
         peak_bytes: The most bytes that a call takes beyond those that live when it begins, without
-            what live calls take.
+            what live calls take. It counts old gradients as freed.
     """
 
     def __init__(self, program: StepProgram) -> None:
