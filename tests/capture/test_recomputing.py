@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 import lowtide as lt
 import lowtide.nn.functional as F
+from lowtide.framework.capture import binding
 from lowtide.framework.capture.passes.recomputing import Recomputing
 from lowtide.framework.capture.program import (
     FRESH,
@@ -17,6 +21,7 @@ from lowtide.framework.capture.program import (
     StepProgram,
 )
 from lowtide.framework.kernels.common.copy import rows_known
+from lowtide.framework.modes import run_kernel
 from lowtide.framework.ops.registry import OPS
 from tests.capture.compiled_calls import (
     bits,
@@ -61,6 +66,58 @@ def test_what_backward_uses_is_computed_from_what_is_kept() -> None:
     # As written, the results of six ops are kept beside those of the products.
     assert peak_of(lambda: step(x)) == 9 * x.nbytes + 12
     assert peak_of(lambda: found(x)) == 5 * x.nbytes + last.nbytes + small_bytes(found) + 4
+
+
+def test_interrupts_and_refusals_leave_nothing_behind(monkeypatch: Any) -> None:
+    first, last = (lt.nn.Parameter(lt.randn(128, 160)) for _ in range(2))
+
+    def step(x: Any) -> Any:
+        first.grad = last.grad = None
+        loss = (gelu_in_ops(x @ first) * gelu_in_ops(x @ last)).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    x = lt.randn(200, 128)
+    found = compiled(step, x)
+    replay = next(iter(found._kinds.values())).recordings[0].replay
+    (segment,) = replay._segments
+    rows = segment.args[1]
+    expected, held = [bits(step(x)), bits([first.grad, last.grad])], lt.memory_allocated()
+    without = held - first.nbytes - last.nbytes
+
+    def stop() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def check() -> None:
+        assert lt.memory_allocated() == without  # zero_grad came first
+        assert (first.grad, last.grad) == (None, None)
+        step(x)
+        assert [bits(found(x)), bits([first.grad, last.grad])] == expected
+
+    for at in range(len(rows)):
+        cut = partial(run_kernel, binding.run_rows, [*rows[:at], (stop, []), *rows[at:]])
+        with monkeypatch.context() as patch:
+            patch.setattr(replay, "_segments", [cut])
+            with pytest.raises(KeyboardInterrupt):
+                found(x)
+        check()
+    assert len(rows) > 8
+    top = held + replay.peak_bytes
+    for room in range(without, top, max(1, (top - without) // 12)):
+        lt.set_memory_limit(room)
+        try:
+            with pytest.raises(lt.MemoryLimitError):
+                found(x)
+        finally:
+            lt.set_memory_limit(inf)
+        check()
+    lt.set_memory_limit(top)  # the least that a replay takes
+    try:
+        replays = found.replays
+        assert bits(found(x)) == expected[0]
+        assert found.replays == replays + 1
+    finally:
+        lt.set_memory_limit(inf)
 
 
 def test_what_was_written_since_is_not_computed_again() -> None:
