@@ -250,11 +250,13 @@ class Binding:
 
     def _on_tapes_in_words(self) -> str:
         # How many kernel calls are made by tapes, and how many in passes.
-        passes = [r.function for r in self.program.rows if isinstance(r.function, TiledPass)]
-        inside, several = sum(p.count for p in passes), "es" if len(passes) > 1 else ""
-        again = len(self.program.rows) + inside - len(passes) - len(self.recorded.rows)
-        found = f"; {inside - again} elementwise ones in {len(passes)} pass{several}"
-        found = found + f", {again} of them twice to keep less" * (again > 0) if passes else ""
+        rows, found = self.program.rows, ""
+        passes = [r.function for r in rows if isinstance(r.function, TiledPass)]
+        if passes:
+            inside, several = sum(p.count for p in passes), "es" if len(passes) > 1 else ""
+            twice = len(rows) - len(passes) + inside - len(self.recorded.rows)
+            found = f"; {inside - twice} elementwise ones in {len(passes)} pass{several}"
+            found += f", {twice} of them twice to keep less" if twice else ""
         count = sum(tape.count for tape in self._tapes)
         return found + (f"; {count} small ones on {len(self._tapes)} tapes" if count else "")
 
