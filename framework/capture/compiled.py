@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -21,11 +21,13 @@ from ..device import device
 from ..errors import CaptureError
 from ..modes import local
 from ..ops.autocast_policy import thread
+from ..tensor import Tensor
 from .agreement import disagreement
 from .call import Call, Inside, changed_by, may_replay, memory_of, stance
 from .checking import Snapshot, checked
 from .guards import Guards
 from .pieces import InPieces
+from .program import StepProgram
 from .pythons_generators import drawn_from, states_of
 from .recorder import Recorder
 from .recording_backward import RecordingBackward
@@ -33,6 +35,7 @@ from .recordings import Kind, Recording, gradients_of, is_plain_gradient
 from .replay import Replay
 from .reporting import described, last_part, name_of, warn
 from .returned_numbers import with_numbers
+from .split_replay import SplitReplay
 from .value_reads import ValueChanged, lines_of_reads
 from .walk import CannotCompare
 
@@ -217,7 +220,7 @@ class CompiledFunction(InPieces):
             node = RecordingBackward(recorder, sources, outer, keep)
             kind.waiting.append(weakref.ref(node))
         elif reason is None:
-            keep(Replay(recorder.program))
+            keep(recorder.program)
         elif reason:
             lines = () if recorder.own_line is None else (recorder.own_line,)
             change = "" if recorder.reason is not None else kind.last_change
@@ -248,34 +251,41 @@ class CompiledFunction(InPieces):
         return f"it changes {changed.name} in each call" if kind.attempts >= _ATTEMPTS else ""
 
     def _keep(
-        self, kind: Kind, guards: Guards, gradients: Any, holding: list[Recording], replay: Any
+        self,
+        kind: Kind,
+        guards: Guards,
+        gradients: Any,
+        holding: list[Recording],
+        program: StepProgram | str,
+        arrived: Sequence[Tensor | None] | None = None,
     ) -> None:
+        # `program`: or the reason why there is none. `arrived`: the gradients from which its
+        # backward was run later.
         kind.dropped = 0
-        if isinstance(replay, str):
-            self._note_refusal(kind, replay)
+        if isinstance(program, str):
+            self._note_refusal(kind, program)
             return
         # Recordings that held for this call; of a model, those of other calls of the step, too.
-        later = replay.program.backward_at is not None
-        alike = [r for r in kind.recordings if r.replay.same_backward(replay)]
+        later = program.backward_at is not None
+        alike = [r for r in kind.recordings if r.replay.begins_with(arrived)]
         alike = [
             r
             for r in alike
             if r in holding or (later and r.began_alike(gradients) and not r.guards.changed())
         ]
-        found = [disagreement(r.replay.recorded, replay.recorded) for r in alike]
+        found = [disagreement(r.replay.recorded, program) for r in alike]
         if None in found:
             kind.confirmed = True
-            replay.close()  # the other one stays
-            return
+            return  # the other one stays
         reasons = [d for d in found if d is not None and not d.branch]
         if len(reasons) < len(found):
             kind.last_change = _READ
         if reasons and not kind.confirmed:
-            line = replay.recorded.lines.get(reasons[0].entry)
+            line = program.lines.get(reasons[0].entry)
             self._note_refusal(kind, reasons[0].reason, lines=() if line is None else (line,))
-            replay.close()
             return
         self.recordings += 1
+        replay = Replay(program) if arrived is None else SplitReplay(program, arrived)
         kind.recordings.insert(0, Recording(replay, guards, gradients))
 
     # What cannot be recorded

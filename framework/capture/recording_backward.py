@@ -19,7 +19,6 @@ from ..tensor import Tensor, wrap
 from .binding import CPU
 from .recorder import Recorder
 from .replay import freed
-from .split_replay import SplitReplay
 
 
 class RecordingBackward(Node):
@@ -29,7 +28,8 @@ class RecordingBackward(Node):
         recorder: Has recorded the call.
         sources: The tensors whose gradients the backward computes, inside the call.
         outer: The same tensors, outside.
-        keep: Called with the program, ready to run; or with a reason why there is none.
+        keep: Called with the program and the gradients that arrived; or with a reason why there is
+            no program.
     """
 
     __slots__ = ("_keep", "_outputs", "_recorder", "_sources", "edge_specs", "output_count")
@@ -39,7 +39,7 @@ class RecordingBackward(Node):
         recorder: Recorder,
         sources: list[Tensor],
         outer: list[Tensor],
-        keep: Callable[[Any], None],
+        keep: Callable[..., None],
     ) -> None:
         self.edges = [edge_to(t) for t in outer]
         self.edge_specs = [t._spec for t in sources]
@@ -96,7 +96,7 @@ class RecordingBackward(Node):
             if program is None:
                 self._keep(f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}")
             else:
-                self._keep(SplitReplay(program, grads))
+                self._keep(program, grads)
         if not retain:
             self._outputs = None
         return found

@@ -72,8 +72,7 @@ class SplitReplay(Binding):
         program = self.program
         assert program.backward_at is not None
         self._at = program.backward_at
-        self.specs = [None if g is None else g._spec for g in gradients]
-        self.strides = [None if g is None else g._array.strides for g in gradients]
+        self.specs, self.strides = _layouts(gradients)
         self.output_count = len(gradients)
         self._blocks = [_Block(self, self._small(part)) for part in range(3)]
         self._own = {
@@ -233,11 +232,9 @@ class SplitReplay(Binding):
 
     # Backward
 
-    def same_backward(self, other: Any) -> bool:
-        """True if another one's backward starts from the same gradients."""
-        if not isinstance(other, SplitReplay):
-            return False
-        return self.specs == other.specs and self.strides == other.strides
+    def begins_with(self, gradients: Sequence[Tensor | None] | None) -> bool:
+        """True if its backward was recorded with gradients of these layouts."""
+        return gradients is not None and (self.specs, self.strides) == _layouts(gradients)
 
     def fits(self, gradients: Sequence[Tensor | None]) -> bool:
         """True if the recorded backward holds for gradients of these layouts."""
@@ -382,6 +379,12 @@ class _Block:
         for number, offset in self.offsets.items():
             self.owner._bind(number, storage.offset + offset)
         self.at = storage.offset
+
+
+def _layouts(gradients: Sequence[Tensor | None]) -> tuple[list[Any], list[Any]]:
+    # Their specs and their strides.
+    specs = [None if g is None else g._spec for g in gradients]
+    return specs, [None if g is None else g._array.strides for g in gradients]
 
 
 def _view_of(g: Tensor, place: Any, spec: Any) -> Tensor:

@@ -61,7 +61,7 @@ class DrawnProgram:
                 self.add(OPS["mul"].plain, [np, self.all_of(target), source, 0.5])
                 filled.add(target)
                 continue
-            shape = r.choice([(6000,), (6000,), (2, 3000)])
+            shape = r.choice([(6000,), (6000,), (2, 3000), (60, 50)])
             sources = [self.place(r.choice([*filled]), shape) for _ in range(2)]
             target = r.choice([*filled] if r.random() < 0.2 else [*(filled - {0, 1})] or [0])
             out = r.choice([s for s in sources if s.value == target] or [self.place(target, shape)])
@@ -78,7 +78,7 @@ class DrawnProgram:
 
     def place(self, value: int, shape: tuple[int, ...]) -> Place:
         offset = 4 * self.r.choice([0, 0, 0, 2000, MANY - 6000])
-        strides = (4,) if len(shape) == 1 else (12_000, 4)
+        strides = {1: (4,), 2: (24_000 // shape[0], 4)}[len(shape)]  # rows of 50 lie apart
         return Place(value, offset, shape, np.dtype(np.float32), strides)
 
     def add(self, function: Any, arguments: list[Any]) -> None:

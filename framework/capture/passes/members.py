@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from ...kernels.cpu.tiled_tape import OUTER
+from ...kernels.cpu.tiled_tape import OUTER, TILE
 from ...ops.registry import OPS
 from ..program import ARENA, FRESH, DrawNumber, EmptyArray, Place, Row, StepProgram
 from ..tape.numpy_loops import MOST, walked
 
 LEAST = MOST + 1  # elements: the loops of smaller calls are on tapes, and stay in a cache
-SHORTEST = 64  # elements of the innermost dim from which a loop is worth its call
+SHORTEST = 16  # elements of the innermost dim from which a loop is worth its call
 
 
 #: Whether all memory of a program's kernel call is aligned.
@@ -83,12 +83,17 @@ class Kernels:
 class Domain(NamedTuple):
     """How the operands of a pass are gone through.
 
+    A tile is a part of one dim, the innermost one. Where that is short, a tile is a part of the dim
+    around it, and has all of the innermost one: several rows.
+
     Attributes:
-        sizes: Of the outer dims, ``OUTER`` of them, and of the innermost one.
-        strides: For each operand, those of these dims in bytes.
+        sizes: Of the outer dims, ``OUTER`` of them, and of the dim that is cut into tiles.
+        row: Elements of the dim inside the one that is cut; 1 if there is none.
+        strides: For each operand, those of all these dims in bytes.
     """
 
     sizes: list[int]
+    row: int
     strides: list[list[int]]
 
 
@@ -99,14 +104,18 @@ def domain_of(shape: Sequence[int], places: Sequence[Place]) -> Domain | None:
         None if they have too many dims that cannot be joined, a short innermost dim, or elements
         that do not lie side by side along it: some loops round otherwise there.
     """
-    strides = [_spread(p, len(shape)) for p in places]
-    walk = walked(shape, strides)
-    missing = OUTER + 1 - len(walk.sizes)
-    if missing < 0 or walk.sizes[-1] < SHORTEST:
+    sizes, strides = walked(shape, [_spread(p, len(shape)) for p in places])
+    if sizes[-1] < SHORTEST:
         return None
-    if any(s[-1] not in (0, p.dtype.itemsize) for s, p in zip(walk.strides, places, strict=True)):
+    if any(s[-1] not in (0, p.dtype.itemsize) for s, p in zip(strides, places, strict=True)):
         return None
-    return Domain([*[1] * missing, *walk.sizes], [[0] * missing + s for s in walk.strides])
+    row = sizes[-1]
+    if len(sizes) == 1 or row > TILE // 2:
+        sizes, row, strides = [*sizes, 1], 1, [[*s, 0] for s in strides]
+    missing = OUTER + 2 - len(sizes)
+    if missing < 0:
+        return None
+    return Domain([*[1] * missing, *sizes[:-1]], row, [[0] * missing + s for s in strides])
 
 
 def _inner(function: Any) -> Any:

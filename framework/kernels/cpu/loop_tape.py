@@ -27,7 +27,8 @@ from .support.jit import compiled, deferred, spelled
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 
-SCRATCH = 4  # words at the start of a tape: addresses of the call that is made
+MOST_OPERANDS = 4
+SCRATCH = 2 * MOST_OPERANDS  # words at the start of a tape: addresses of this call and the next one
 HEAD = 6  # words of an instruction before its operands' addresses
 OUTER = 3  # outer dims of an instruction that has any
 KERNEL = -1  # in the place of the number of outer dims: a compiled kernel
@@ -71,10 +72,14 @@ def _run(tape: Any, here: int, start: int, stop: int) -> int:
         moves = sizes + OUTER
         for i in range(tape[sizes]):
             for j in range(tape[sizes + 1]):
-                for k in range(tape[sizes + 2]):
+                for n in range(count):
+                    moved = i * tape[moves + n] + j * tape[moves + count + n]
+                    tape[MOST_OPERANDS + n] = tape[at + n] + moved
+                for _ in range(tape[sizes + 2]):
                     for n in range(count):
-                        moved = i * tape[moves + n] + j * tape[moves + count + n]
-                        tape[n] = tape[at + n] + moved + k * tape[moves + 2 * count + n]
+                        place = tape[MOST_OPERANDS + n]
+                        tape[n] = place
+                        tape[MOST_OPERANDS + n] = place + tape[moves + 2 * count + n]
                     _call_at(function, data, here, here + 8 * dims, here + 8 * steps)
     return 0
 
