@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from ..framework.attribution import scopes
@@ -113,7 +114,7 @@ class MemoryProfiler(WholeContext, Profile):
         self._sample_ms = sample_ms
         self._waste = WasteWatch() if warn and lines else None  # a warning is of a line
         self._watch_leaks = _UntimedWatch(self) if leaks else None
-        self._recorder = EventRecorder(self.recording)
+        self._recorder = EventRecorder(self.recording, self._lines)
         self._modules: list[tuple[Any, str]] = []  # weak references of outermost modules
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._named: list[tuple[int, ...]] = []  # what was held when all had their names
@@ -147,14 +148,14 @@ class MemoryProfiler(WholeContext, Profile):
             backend(d)  # raises if it is not there
         self._state = "recording"
         self.recording.start = time.time()
-        self._recorder = EventRecorder(self.recording)  # its clock begins now
+        self._recorder = EventRecorder(self.recording, self._lines)  # its clock begins now
         self._recorder.clock.start()
         with self._recorder.lock:
             for be in live_backends():
                 self._watch(be)
             on_new_backend.append(self._watch)
             self._mark("start", "start")
-        scopes.listen(self._lines, **self._listeners())
+        scopes.listen(self._lines, replays=True, **self._listeners())
         if self._watch_leaks is not None:
             self._watch_leaks._enter()
         if self._waste is not None:
@@ -177,7 +178,7 @@ class MemoryProfiler(WholeContext, Profile):
         if self._watch_leaks is not None:
             self._watch_leaks._leave()
         self._note_findings()
-        scopes.unlisten(self._lines, **self._listeners())
+        scopes.unlisten(self._lines, replays=True, **self._listeners())
         on_new_backend.remove(self._watch)
         if self._waste is not None:
             self._waste.stop()
@@ -211,6 +212,7 @@ class MemoryProfiler(WholeContext, Profile):
             "owned": self._owned,
             "began": self._began,
             "called": self._called,
+            "replayed": self._name_leaves,
         }
         if self._waste is not None:
             told["made"] = self._waste.made
@@ -257,10 +259,13 @@ class MemoryProfiler(WholeContext, Profile):
             self._recorder.name(tensor, path)
 
     def _began(self, root: Any) -> None:
+        self._name_leaves(leaves(root))
+
+    def _name_leaves(self, which: Iterable[Any]) -> None:
         # A backward begins: leaves that no module holds get the names of the program's variables.
         fresh = {
             id(leaf): leaf
-            for leaf in leaves(root)
+            for leaf in which
             if self._recorder.path_of(leaf) is None and self._missed[leaf._storage.address] < 2
         }
         if fresh:

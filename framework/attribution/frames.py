@@ -29,6 +29,7 @@ _INSIDE = (
     "memory",
     "kernels",
     "attribution",
+    "capture",
     "storage.py",
     "dispatch.py",
     "modes.py",

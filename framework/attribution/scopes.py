@@ -35,7 +35,8 @@ from .frames import ENGINE, OP, walk
 Site = tuple[str, str, str, CallLine]  # module path, op, phase, the user's line
 
 _lock = threading.RLock()
-_counts = {"listening": 0, "lines": 0}
+_counts = {"listening": 0, "lines": 0, "nodes": 0}
+REPLAYED = "replayed"  # a phase: a replay has set the site (recorded_sites.py)
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
@@ -47,6 +48,7 @@ _listeners: dict[str, list[Callable[..., Any]]] = {
     "began": [],
     "called": [],
     "entered": [],
+    "replayed": [],
 }
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # all there are; each adds itself
 
@@ -109,22 +111,26 @@ class Scope:
 # Listening
 
 
-def listen(lines: bool, **told: Callable[..., Any]) -> None:
+def listen(lines: bool, replays: bool = False, **told: Callable[..., Any]) -> None:
     """Start recording call sites, until :func:`unlisten` is called with the same arguments.
 
     Args:
         lines: The user's source lines too.
+        replays: Compiled functions may be replayed meanwhile, which makes no nodes. Otherwise they
+            run as they are written.
         **told: Whom to call of what: ``seen(module, prefix)`` when an outermost module is first
             called; ``stepped(optimizer)`` after each step; ``owned(tensor, parameter)`` with each
             new tensor of an optimizer's state; ``made(node)`` with each new node of the graph,
             before it has its edges; ``began(node)`` when a backward begins, with its first node;
             ``entered(module)`` at each call of an outermost module, before it;
             ``called(module)`` to answer what the program calls an outermost module, the module
-            around it, if only that has a name, and if there is no other model beside it; or None.
+            around it, if only that has a name, and if there is no other model beside it; or None;
+            ``replayed(leaves)`` when a compiled function is replayed, with leaves that it uses.
     """
     with _lock:
         _counts["listening"] += 1
         _counts["lines"] += lines
+        _counts["nodes"] += not replays
         for what, listener in told.items():
             _listeners[what].append(listener)
         if "seen" in told:
@@ -134,11 +140,12 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
         recording.on = True
 
 
-def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
+def unlisten(lines: bool, replays: bool = False, **told: Callable[..., Any]) -> None:
     """Stop what :func:`listen` started."""
     with _lock:
         _counts["listening"] -= 1
         _counts["lines"] -= lines
+        _counts["nodes"] -= not replays
         for what, listener in told.items():
             _listeners[what].remove(listener)
         if _counts["listening"] == 0:
@@ -151,6 +158,11 @@ def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
 def listening() -> bool:
     """True while a listener is registered."""
     return recording.on
+
+
+def needs_nodes() -> bool:
+    """True while a listener is registered that needs the nodes of graphs: nothing is replayed."""
+    return _counts["nodes"] > 0
 
 
 def name_module(module: Any, prefix: str) -> None:
@@ -168,6 +180,12 @@ def belongs(tensor: Any, parameter: Any) -> None:
     """Notify listeners that a new tensor is the optimizer state of a parameter."""
     for listener in list(_listeners["owned"]):
         listener(tensor, parameter)
+
+
+def replayed(leaves: list[Any]) -> None:
+    """Notify listeners of a replay, and of leaves that it uses."""
+    for listener in list(_listeners["replayed"]):
+        listener(leaves)
 
 
 # Scopes
@@ -420,7 +438,7 @@ def site() -> Site:
     """Return the call site of the caller's caller in the user's program, for ledger observers."""
     state = local.state
     phase = state.phase
-    if state.site is not None and phase in ("backward", "recompute"):
+    if state.site is not None and phase in ("backward", "recompute", REPLAYED):
         return state.site
     scoped = state.scope
     if scoped is not None and scoped.closed:

@@ -55,28 +55,32 @@ class Binding:
 
     Args:
         program: The recording.
+        like: One of the same recording, whose passes and constants this one uses. It has no tapes.
 
     Attributes:
         recorded: The recording.
         program: The same with passes in place of elementwise kernel calls.
-        constants: Storages of values that were made from Python's numbers.
+        constants: Storages of values that were made from Python's numbers, by value.
     """
 
-    def __init__(self, program: StepProgram) -> None:
+    def __init__(self, program: StepProgram, like: Binding | None = None) -> None:
         self.program = self.recorded = program
-        self.constants: list[Any] = []
+        self.constants: dict[int, Any] = {} if like is None else like.constants
         self._be: Any = backend(CPU)
+        self._empty: Any = self._be.empty  # gives a block of small values
         self._sites: dict[int, list[tuple[list[Any], int, Place]]] = {}
         self._draw_sites: dict[int, list[tuple[list[Any], int]]] = {}
         self._bound: dict[int, int] = {}  # value -> offset in the mapping that its sites point to
         self._borrowed: list[tuple[list[Any], int]] = []  # sites that hold others' arrays
         self._storages: dict[int, Any] = {}  # of values that have storages of their own
         self._arguments: Sequence[Tensor] = ()
-        self._tracer = _tracer() if rows_known() else None
+        self._tracer = _tracer() if like is None and rows_known() else None
         self._tapes: list[Tape] = []
         self._tape_sites: dict[int, list[AddressSites]] = {}  # of each value
         self._ends: dict[int, int] = {}  # the last row that uses each value
-        if self._tracer is not None:
+        if like is not None:
+            self.program = program = like.program
+        elif self._tracer is not None:
             self.program = program = with_passes(program, self._tracer, self._takes_tapes)
         first = {id(r): k for k, r in reversed([*enumerate(program.results)])}
         own = [(k, r) for k, r in enumerate(program.results) if isinstance(r, Result)]
@@ -97,9 +101,11 @@ class Binding:
 
     def _prepare_constant(self, value: Value) -> Call | None:
         # Take memory for a constant; return the call that fills it, if rows write over it.
-        storage, array = self._be.empty(self._bytes(value.nbytes), BUFFER)
-        array[...] = value.contents
-        self.constants.append(storage)
+        storage = self.constants.get(value.number)
+        if storage is None:
+            storage, array = self._be.empty(self._bytes(value.nbytes), BUFFER)
+            array[...] = value.contents
+            self.constants[value.number] = storage
         self._bound[value.number] = storage.offset
         return self._filling(value) if value.changed else None
 
@@ -276,6 +282,10 @@ class Binding:
 
     def _birth(self, value: Value, role: int) -> Call:
         return self._bear, [value.number, self._bytes(value.nbytes), role]
+
+    def _role_changes(self, k: int) -> list[Call]:
+        # What tells the roles of values before entry `k`, where someone sees them.
+        return []
 
     def _release(self, numbers: list[int]) -> None:
         for number in numbers:

@@ -121,7 +121,10 @@ def memory_of(t: Tensor) -> Any:
 
 
 def may_replay() -> bool:
-    """True outside of what changes how calls run: regions, profilers, budgets, estimates, vmap."""
+    """True outside of what changes how calls run: regions, budgets, estimates, vmap.
+
+    A profiler of memory sees replays as they are. One that needs the graph does not.
+    """
     state = local.state
     ledger = backend(CPU).ledger
     return (
@@ -133,11 +136,16 @@ def may_replay() -> bool:
         and state.function is None
         and not state.levels
         and not state.anomaly
-        and not ledger.observers
+        and sees_replays(ledger)
         and not ledger.budgets
         and type(execution.current) is execution.Executor
-        and not scopes.listening()
+        and not scopes.needs_nodes()
     )
+
+
+def sees_replays(ledger: Any) -> bool:
+    """True if all observers of a ledger accept a replay in place of the call as written."""
+    return all(getattr(o, "sees_replays", False) for o in ledger.observers)
 
 
 def modes() -> tuple[Any, ...]:

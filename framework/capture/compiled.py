@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -21,7 +21,6 @@ from ..device import device
 from ..errors import CaptureError
 from ..modes import local
 from ..ops.autocast_policy import thread
-from ..tensor import Tensor
 from .agreement import disagreement
 from .call import Call, Inside, changed_by, may_replay, memory_of, stance
 from .checking import Snapshot, checked
@@ -35,7 +34,7 @@ from .recordings import Kind, Recording, gradients_of, is_plain_gradient
 from .replay import Replay
 from .reporting import described, last_part, name_of, warn
 from .returned_numbers import with_numbers
-from .split_replay import SplitReplay
+from .split_replay import Layouts, SplitReplay
 from .value_reads import ValueChanged, lines_of_reads
 from .walk import CannotCompare
 
@@ -159,7 +158,7 @@ class CompiledFunction(InPieces):
         try:
             if self.check and self.replays % self.check == 0:
                 return self._checked(recording, call)
-            return recording.replay(call)
+            return recording.run(call)
         except ValueChanged:
             self.replays -= 1
             raise
@@ -257,9 +256,9 @@ class CompiledFunction(InPieces):
         gradients: Any,
         holding: list[Recording],
         program: StepProgram | str,
-        arrived: Sequence[Tensor | None] | None = None,
+        layouts: Layouts | None = None,
     ) -> None:
-        # `program`: or the reason why there is none. `arrived`: the gradients from which its
+        # `program`: or the reason why there is none. `layouts`: of the gradients from which its
         # backward was run later.
         kind.dropped = 0
         if isinstance(program, str):
@@ -267,7 +266,7 @@ class CompiledFunction(InPieces):
             return
         # Recordings that held for this call; of a model, those of other calls of the step, too.
         later = program.backward_at is not None
-        alike = [r for r in kind.recordings if r.replay.begins_with(arrived)]
+        alike = [r for r in kind.recordings if r.replay.begins_with(layouts)]
         alike = [
             r
             for r in alike
@@ -285,7 +284,7 @@ class CompiledFunction(InPieces):
             self._note_refusal(kind, reasons[0].reason, lines=() if line is None else (line,))
             return
         self.recordings += 1
-        replay = Replay(program) if arrived is None else SplitReplay(program, arrived)
+        replay = Replay(program) if layouts is None else SplitReplay(program, layouts)
         kind.recordings.insert(0, Recording(replay, guards, gradients))
 
     # What cannot be recorded

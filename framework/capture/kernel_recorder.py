@@ -23,11 +23,13 @@ from typing import Any, Self
 import numpy as np
 
 from ..attribution.frames import user_line
+from ..attribution.recorded_sites import RecordedSite, SiteNotes
 from ..device import device
 from ..devices import backend
 from ..devices.host import HostBackend
 from ..dtypes import dtype
 from ..memory.events import attach, detach
+from ..memory.ledger import SAVED
 from ..modes import local
 from ..ops.plan import Plan, execute
 from ..random.philox import Rng
@@ -104,6 +106,7 @@ class KernelRecorder:
             for k, t in enumerate(self._tensors)
             if k >= len(arguments) and t._requires_grad and t._node is None
         ]
+        self._sites = SiteNotes()
         self._known: dict[int, tuple[int, bool]] = {}  # id of an owner -> (tensor, of its gradient)
         self._starts: dict[tuple[int, bool], int] = {}  # address of each tensor's first element
         for k, t in enumerate(self._tensors):
@@ -115,6 +118,7 @@ class KernelRecorder:
     # Begin and end
 
     def __enter__(self) -> Self:
+        self._sites.begin()
         attach(self._ledger, self._event)
         self._state.run_kernel = self._run
         self._state.capture = self
@@ -124,6 +128,7 @@ class KernelRecorder:
         self._state.run_kernel = self._runner
         self._state.capture = None
         detach(self._ledger, self._event)
+        self._sites.end()
 
     def refuse(self, reason: str) -> Any:
         """End the recording: the call cannot be replayed."""
@@ -188,10 +193,19 @@ class KernelRecorder:
         elif event == "alloc" and threading.get_ident() == self._thread:
             if not self._live:
                 value = Value(len(self.program.values), nbytes, ARENA, role)
+                value.site = self._sites.now()
                 self.program.values.append(value)
                 self._born[address] = value
         elif event == "role" and address in self._born:
-            self._born[address].role = role
+            self._note_role(self._born[address], role)
+
+    def _note_role(self, value: Value, role: int) -> None:
+        at = len(self.program.entries)
+        if role == SAVED and value.saved is None:
+            value.saved, value.saver = (at, sys.maxsize), self._sites.now()
+        elif value.role == SAVED and value.saved is not None:
+            value.saved = value.saved[0], at
+        value.role = role
 
     def filled_from_python(self, storage: Any) -> None:
         """Note that a storage was filled with Python's or NumPy's numbers, by no kernel."""
@@ -226,7 +240,7 @@ class KernelRecorder:
             self._in_kernel = False
         if row is not None and f is execute:
             self._row -= 1  # what follows is of the row that is noted already
-            row.arguments[2] = [self._workspace(spec, nbytes) for spec, nbytes in taken]
+            row.arguments[2] = [self._workspace(*each) for each in taken]
             if args[2] is None:
                 self._note_results(row, args[0], result)
             self._row += 1
@@ -234,15 +248,15 @@ class KernelRecorder:
         return result
 
     def _take(self, be: Any, taken: list[Any], spec: Spec, role: int) -> Any:
-        taken.append((spec, spec.nbytes))
+        taken.append((spec, spec.nbytes, self._sites.now()))
         return be.empty(spec, role)
 
-    def _workspace(self, spec: Spec, nbytes: int) -> Any:
+    def _workspace(self, spec: Spec, nbytes: int, site: RecordedSite) -> Any:
         # Workspace of a row, which its kernel finds in the arena.
         if not nbytes:
             return EmptyArray(spec.shape, spec.np_dtype)
         row = self._row
-        value = Value(len(self.program.values), nbytes, ARENA, 0, row, row, written=True)
+        value = Value(len(self.program.values), nbytes, ARENA, 0, row, row, True, site=site)
         self.program.values.append(value)
         strides = _contiguous_strides(spec)
         return Place(value.number, 0, spec.shape, spec.np_dtype, strides)

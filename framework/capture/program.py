@@ -64,6 +64,10 @@ class Value:
             (``StepProgram.tensors``), or of the leaf whose gradient it is. Of a given one: the
             number of the output.
         is_gradient: Of a value from outside: it was a leaf's gradient.
+        site: Where it was made (``attribution/recorded_sites.py``); None if it is not known.
+        saved: The entry before which the graph saved it, and the one before which the graph let it
+            go; None if it was not saved.
+        saver: Where it was saved.
     """
 
     number: int
@@ -77,6 +81,9 @@ class Value:
     contents: Any = None
     tensor: int = -1
     is_gradient: bool = False
+    site: Any = None
+    saved: tuple[int, int] | None = None
+    saver: Any = None
 
 
 @dataclass(slots=True)

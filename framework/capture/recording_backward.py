@@ -17,8 +17,10 @@ from ..devices import backend
 from ..modes import local
 from ..tensor import Tensor, wrap
 from .binding import CPU
+from .call import sees_replays
 from .recorder import Recorder
 from .replay import freed
+from .split_replay import layouts_of
 
 
 class RecordingBackward(Node):
@@ -28,8 +30,8 @@ class RecordingBackward(Node):
         recorder: Has recorded the call.
         sources: The tensors whose gradients the backward computes, inside the call.
         outer: The same tensors, outside.
-        keep: Called with the program and the gradients that arrived; or with a reason why there is
-            no program.
+        keep: Called with the program and the layouts of the gradients that arrived; or with a
+            reason why there is no program.
     """
 
     __slots__ = ("_keep", "_outputs", "_recorder", "_sources", "edge_specs", "output_count")
@@ -89,6 +91,7 @@ class RecordingBackward(Node):
             found = gradients_of(roots, self._sources, arriving, *options)
         else:
             self._recorder = None
+            layouts = layouts_of(grads)
             recorder.begin_backward(grads)
             with recorder:
                 found = gradients_of(roots, self._sources, arriving, *options)
@@ -96,7 +99,7 @@ class RecordingBackward(Node):
             if program is None:
                 self._keep(f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}")
             else:
-                self._keep(program, grads)
+                self._keep(program, layouts)
         if not retain:
             self._outputs = None
         return found
@@ -109,5 +112,9 @@ class RecordingBackward(Node):
 def _is_watched() -> bool:
     state, ledger = local.state, backend(CPU).ledger
     return bool(
-        ledger.observers or ledger.budgets or state.recorder or state.anomaly or state.capture
+        not sees_replays(ledger)
+        or ledger.budgets
+        or state.recorder
+        or state.anomaly
+        or state.capture
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..devices import backend
 from ..storage import Storage
 from ..tensor import Tensor
+from .binding import CPU
 from .call import Call, memory_of
 from .guards import Guards
 from .program import Value
 from .replay import Replay
+from .split_replay import SplitReplay
+from .watched_replay import watched
 
 _WAITING = 2  # recorded calls that wait for their backward at once
 
@@ -56,8 +60,10 @@ class Recording:
         gradients: Of the leaves it can reach, before the call.
     """
 
-    def __init__(self, replay: Replay, guards: Guards, gradients: list[Any]) -> None:
+    def __init__(self, replay: Replay | SplitReplay, guards: Guards, gradients: list[Any]) -> None:
         self.replay = replay
+        self._watched: Any = None  # the same for profilers, once one has watched
+        self._ledger = backend(CPU).ledger
         self.guards = guards
         self.gradients = _layouts(gradients)
         self.leaves = [t for t in guards.tensors if t._requires_grad]
@@ -76,10 +82,20 @@ class Recording:
             return None
         return program.tensors[value.tensor]
 
+    def run(self, call: Call) -> Any:
+        """Replay a call; return what the function would."""
+        if not self._ledger.observers:
+            return self.replay(call)
+        if self._watched is None:
+            self._watched = watched(self.replay)
+        return self._watched(call)
+
     def close(self) -> None:
         """Let go of the replay, unless a backward of it may still come."""
         if isinstance(self.replay, Replay):
             self.replay.close()
+            if self._watched is not None:
+                self._watched.close()
 
     def began_alike(self, gradients: list[Any]) -> bool:
         """True if leaves had such gradients before the call, or if it does not depend on them."""

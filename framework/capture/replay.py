@@ -43,6 +43,7 @@ class Replay(Binding):
 
     Args:
         program: The recording.
+        like: As of :class:`Binding`.
 
     Attributes:
         arena_bytes: Bytes of the block that small inner values lie in.
@@ -50,8 +51,8 @@ class Replay(Binding):
             what live calls take. It counts old gradients as freed.
     """
 
-    def __init__(self, program: StepProgram) -> None:
-        super().__init__(program)
+    def __init__(self, program: StepProgram, like: Binding | None = None) -> None:
+        super().__init__(program, like)
         program = self.program
         inner = [v for v in program.values if v.kind == ARENA and v.first >= 0 and v.nbytes < OWN]
         lifetimes = [(v.nbytes, v.first, v.last) for v in inner]
@@ -98,7 +99,7 @@ class Replay(Binding):
             if self._reads.last < 0:
                 self._drop()
             if self.arena_bytes:
-                storage, _ = self._be.empty(self._arena, TEMPORARY)
+                storage, _ = self._empty(self._arena, TEMPORARY)
                 if storage.offset != self._arena_at:
                     self._move_arena(storage.offset)
             for value in self._moving:
@@ -122,16 +123,16 @@ class Replay(Binding):
         del storage
         return tree_unflatten(results, program.structure)
 
-    def begins_with(self, gradients: Any) -> bool:
+    def begins_with(self, layouts: Any) -> bool:
         """True if there are none: no backward of it runs later."""
-        return gradients is None
+        return layouts is None
 
     def describe(self) -> str:
         """Return what it consists of, in a few lines."""
         program = self.program
         live = [e for e in program.entries if isinstance(e, LiveCall)]
         named = ", ".join(f"{type(e.owner).__name__}.{e.method.__name__}" for e in live)
-        constants = sum(s.nbytes for s in self.constants)
+        constants = sum(s.nbytes for s in self.constants.values())
         return (
             f"  {len(self.recorded.rows)} kernel calls{self._on_tapes_in_words()}; small values in "
             f"{self.arena_bytes} bytes, {constants} bytes of constants; at most {self.peak_bytes} "
@@ -184,6 +185,7 @@ class Replay(Binding):
                 rows = []
                 call = partial(entry.method, entry.owner, *entry.args, **entry.kwargs)
                 self._segments += [call, self._need_unmoved]
+            rows += self._role_changes(k + 1)
         if not rows and self._segments:
             self._segments.pop()  # nothing follows the last call that is made anew
         self._end_segment(rows)

@@ -29,6 +29,7 @@ class ForwardPass:
         starts: Where each of its draws started.
         held: (array, storage, version) of each tensor from outside that backward reads, by value.
         versions: The versions that these storages had.
+        sites: What a profiler is shown (``attribution/recorded_sites.py``); None without one.
     """
 
     def __init__(self, call: Any) -> None:
@@ -38,6 +39,7 @@ class ForwardPass:
         self.starts: list[Any] = []
         self.held: dict[int, tuple[Any, Any, int]] = {}
         self.versions: dict[int, int] = {}
+        self.sites: Any = None
 
 
 class ReplayedBackward(Node):

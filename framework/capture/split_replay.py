@@ -54,12 +54,17 @@ if hasattr(os, "register_at_fork"):  # a child must not inherit a replay that wi
     )
 
 
+Layouts = tuple[list[Any], list[Any]]  # specs and strides; None where no gradient arrives
+
+
 class SplitReplay(Binding):
     """A program in two parts: forward, and a backward that a node runs later.
 
     Args:
         program: The recording.
-        gradients: Those that arrived when its backward was recorded.
+        layouts: Of the gradients that arrived when its backward was recorded
+            (:func:`layouts_of`).
+        like: As of :class:`Binding`.
 
     Attributes:
         specs: The spec of the gradient that arrives at each output.
@@ -67,13 +72,13 @@ class SplitReplay(Binding):
         output_count: The number of outputs.
     """
 
-    def __init__(self, program: StepProgram, gradients: Sequence[Tensor | None]) -> None:
-        super().__init__(program)
+    def __init__(self, program: StepProgram, layouts: Layouts, like: Binding | None = None) -> None:
+        super().__init__(program, like)
         program = self.program
         assert program.backward_at is not None
         self._at = program.backward_at
-        self.specs, self.strides = _layouts(gradients)
-        self.output_count = len(gradients)
+        self.specs, self.strides = layouts
+        self.output_count = len(self.specs)
         self._blocks = [_Block(self, self._small(part)) for part in range(3)]
         self._own = {
             v.number: v
@@ -156,6 +161,7 @@ class SplitReplay(Binding):
                 gone = [n for n in used if self._ends[n] == k and n not in stay]
                 if gone:
                     found.append((self._release, [gone]))
+            found += self._role_changes(k + 1)
         return self._on_tapes(found)
 
     # Forward
@@ -168,7 +174,7 @@ class SplitReplay(Binding):
     def _run_forward(self, call: Any) -> Any:
         program = self.program
         self._arguments = call.tensors
-        left = self._pass = ForwardPass(call)
+        left = self._pass = self._new_pass(call)
         self._storages = left.storages
         block = None
         positions = self._reads.positions()
@@ -204,6 +210,9 @@ class SplitReplay(Binding):
         del block
         return tree_unflatten(results, program.structure)
 
+    def _new_pass(self, call: Any) -> ForwardPass:
+        return ForwardPass(call)
+
     def _results(self, left: ForwardPass) -> list[Any]:
         node = ReplayedBackward(self, left, [self._tensor(k) for k in self.program.sources])
 
@@ -232,9 +241,9 @@ class SplitReplay(Binding):
 
     # Backward
 
-    def begins_with(self, gradients: Sequence[Tensor | None] | None) -> bool:
+    def begins_with(self, layouts: Layouts | None) -> bool:
         """True if its backward was recorded with gradients of these layouts."""
-        return gradients is not None and (self.specs, self.strides) == _layouts(gradients)
+        return layouts == (self.specs, self.strides)
 
     def fits(self, gradients: Sequence[Tensor | None]) -> bool:
         """True if the recorded backward holds for gradients of these layouts."""
@@ -368,7 +377,7 @@ class _Block:
         # A storage, with the values bound to it; None if there are no values.
         if not self.nbytes:
             return None
-        storage, _ = self.owner._be.empty(self.spec, role)
+        storage, _ = self.owner._empty(self.spec, role)
         self.bind(storage)
         return storage
 
@@ -381,8 +390,8 @@ class _Block:
         self.at = storage.offset
 
 
-def _layouts(gradients: Sequence[Tensor | None]) -> tuple[list[Any], list[Any]]:
-    # Their specs and their strides.
+def layouts_of(gradients: Sequence[Tensor | None]) -> Layouts:
+    """Return the specs and the strides of gradients."""
     specs = [None if g is None else g._spec for g in gradients]
     return specs, [None if g is None else g._array.strides for g in gradients]
 

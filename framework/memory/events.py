@@ -71,8 +71,9 @@ def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
     the block. An observer that raises makes the allocation fail; in a free Python can only print
     the error. One that knows who owns the live bytes says so by an attribute ``owners``, a function
     without arguments: the message of an allocation that fails asks it (``Ledger.exhausted``).
-    One that has ``evicted`` and ``replayed`` gets what a byte budget drops and recomputes
-    (:func:`publish_eviction`, :func:`publish_replay`).
+    One whose ``sees_replays`` is true lets compiled functions be replayed: a replay tells where it
+    allocates. One that has ``evicted`` and ``replayed`` gets what a byte budget drops and
+    recomputes (:func:`publish_eviction`, :func:`publish_replay`).
     """
     attach(ledger, observer)
     try:

@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from ...framework.interrupts import defer_interrupts
 from . import overlay_calls, overlay_files, private_mmap
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def run_apart(work: Callable[[], T]) -> T:
         NotImplementedError: The system has no ``fork``.
         RuntimeError: The copy ended without an answer: killed, say.
     """
-    return _started(work).answer()  # type: ignore[no-any-return]
+    return run_each_apart([work])[0]
 
 
 def run_each_apart(works: Iterable[Callable[[], T]]) -> list[T]:
@@ -65,28 +66,35 @@ def run_each_apart(works: Iterable[Callable[[], T]]) -> list[T]:
     try:
         for work in works:
             if len(running) == most:
-                results.append(running.popleft().answer())
-            running.append(_started(work))
+                results.append(running[0].answer())
+                running.popleft()
+            _start(work, running)
         while running:
-            results.append(running.popleft().answer())
+            results.append(running[0].answer())
+            running.popleft()
     finally:
         while running:  # one has failed, or the wait was interrupted
             running.popleft().end()
     return results
 
 
-def _started(work: Callable[[], Any]) -> Branch:
-    branch = Branch()
-    if branch.pid == 0:
-        try:
+def _start(work: Callable[[], Any], running: deque[Branch]) -> None:
+    # Fork. The original's branch is in `running` before an interrupt may come.
+    original = os.getpid()
+    try:
+        with defer_interrupts():
+            branch = Branch()
+            if branch.pid:
+                running.append(branch)
+        if branch.pid == 0:
             branch.begin()
             try:
                 branch.give(work())
             except BaseException as error:
                 branch.fail(error)
-        finally:
+    finally:
+        if os.getpid() != original:
             os._exit(1)
-    return branch
 
 
 class Branch:
@@ -101,6 +109,7 @@ class Branch:
 
     def __init__(self) -> None:
         _must_fork()
+        self._status: int | None = None
         self._original = os.getpid()
         self._reader, self._writer = os.pipe()
         for stream in (sys.stdout, sys.stderr):  # else the copy would have the same text to write
@@ -146,7 +155,7 @@ class Branch:
         """In the original: wait for the answer, and return or raise it."""
         answer = b""
         try:
-            with open(self._reader, "rb") as pipe:  # to no end: others may inherit it
+            with open(self._reader, "rb", closefd=False) as pipe:  # to no end: others may inherit it
                 answer = pipe.read(int.from_bytes(pipe.read(8), "little"))
         finally:  # interrupted, perhaps
             status = self._kill()
@@ -168,15 +177,18 @@ class Branch:
         raise _rebuilt(error)
 
     def end(self) -> None:
-        """In the original: end the copy; its answer is not wanted."""
-        os.close(self._reader)
+        """In the original: end the copy, if it has not ended; its answer is not wanted."""
         self._kill()
 
     def _kill(self) -> int:
-        for end in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                end(self.pid, signal.SIGKILL)
-        return os.waitpid(self.pid, 0)[1]
+        with defer_interrupts():
+            if self._status is None:
+                os.close(self._reader)
+                for end in (os.killpg, os.kill):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        end(self.pid, signal.SIGKILL)
+                self._status = os.waitpid(self.pid, 0)[1]
+        return self._status
 
 
 def _must_fork() -> None:

@@ -46,6 +46,7 @@ class EventRecorder:
 
     Args:
         recording: To be filled.
+        lines: Keep the user's source lines. Others may have asked for them, too.
 
     Attributes:
         accounts: One for each device, in the order of ``recording.devices``.
@@ -53,8 +54,9 @@ class EventRecorder:
             address, bytes, role and old role, owner.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, lines: bool = True) -> None:
         self.recording = recording
+        self._lines = lines
         self.accounts: list[DeviceState] = []
         self.log: list[int] = []
         self.lock = threading.RLock()
@@ -155,6 +157,7 @@ class EventRecorder:
         def replayed(nbytes: int, role: int, address: int, took: int) -> None:
             extend((now() - began, REPLAY | shift, address, nbytes, role, took))
 
+        observer.sees_replays = True  # type: ignore[attr-defined]
         observer.evicted = evicted  # type: ignore[attr-defined]
         observer.replayed = replayed  # type: ignore[attr-defined]
         observer.owners = lambda: self._owners_now(d)  # type: ignore[attr-defined]
@@ -185,7 +188,8 @@ class EventRecorder:
 
     def _owner(self, where: scopes.Site) -> int:
         module, op, phase, stack = where
-        number = self._number(Owner(module, op, phase, stack.line, stack.callers()))
+        at = (stack.line, stack.callers()) if self._lines else ("",)
+        number = self._number(Owner(module, op, phase, *at))
         self._sites[where] = number
         return number
 

@@ -130,19 +130,16 @@ def test_an_error_in_a_kernel_is_that_of_the_plain_call() -> None:
     assert f(good).item() == table[[0, 3]].sum().item()
 
 
-def test_profilers_regions_and_budgets_see_the_plain_call() -> None:
+def test_budgets_see_the_plain_call() -> None:
     s = Setup()
     step = lt.compile(plain_step(s), fullgraph=True)
     ((x, y),) = batches(1)
     for _ in range(3):
         step(x, y)
     replays = step.replays
-    with lt.profiling.MemoryProfiler() as prof:
-        step(x, y)
     with lt.memory_budget("1GiB"):
         step(x, y)
     assert step.replays == replays
-    assert prof.at_peak("role")["parameter"] > 0
     step(x, y)
     assert step.replays == replays + 1
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..program import ARENA, FRESH, OUTSIDE, Place, Row, StepProgram, Value, values_of
 from .members import Kernels, Member, Takes, domain_of
-from .recomputing import Recomputing
+from .recomputing import Recomputing, saved_between
 from .tiled_pass import pass_of
 
 
@@ -217,7 +217,8 @@ class _Joining:
         if value.first < 0 or value.number in inner:
             return replace(value, first=-1, last=-1)
         used = [now[k] for k in (*self.uses.get(value.number, ()), value.first, value.last)]
-        return replace(value, first=min(used), last=max(used))
+        saved = saved_between(value.saved, now)
+        return replace(value, first=min(used), last=max(used), saved=saved)
 
 
 def live_bytes(program: StepProgram) -> Any:

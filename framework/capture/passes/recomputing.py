@@ -125,7 +125,10 @@ class Recomputing:
                     member = self.members[call]
                     old = member.writes[0].value
                     number = len(values)
-                    values.append(replace(values[old], number=number, kind=ARENA))
+                    site = values[old].site and values[old].site._replace(phase="recompute")
+                    values.append(
+                        replace(values[old], number=number, kind=ARENA, site=site, saved=None)
+                    )
                     row = _with_values(member.row, {n: new for n, (new, _) in again.items()})
                     again[old] = number, k
                     entries.append(_with_written(row, old, number))
@@ -169,6 +172,14 @@ def _renumbered(a: Any, new: dict[int, int]) -> Any:
     return a._replace(value=new.get(a.value, a.value)) if isinstance(a, Place) else a
 
 
+def saved_between(saved: tuple[int, int] | None, now: dict[int, int]) -> tuple[int, int] | None:
+    """Return since when and until when a value is saved, with the new numbers of the entries."""
+    if saved is None:
+        return None
+    since, until = saved
+    return now[since], now.get(until, until)  # it may be saved for good
+
+
 def _note_uses(
     values: list[Value], entries: list[Any], before: list[Value], now: dict[int, int]
 ) -> None:
@@ -183,4 +194,6 @@ def _note_uses(
         if v.kind != ARENA and v.number < len(before) and before[v.number].first >= 0:
             old = before[v.number]
             found = [*found, now[old.first], now[old.last]]
+        if v.number < len(before):
+            v.saved = saved_between(v.saved, now)
         v.first, v.last = (min(found), max(found)) if found else (-1, -1)
