@@ -155,7 +155,8 @@ class Branch:
         """In the original: wait for the answer, and return or raise it."""
         answer = b""
         try:
-            with open(self._reader, "rb", closefd=False) as pipe:  # to no end: others may inherit it
+            with open(self._reader, "rb", closefd=False) as pipe:
+                # Not to its end: others may inherit it.
                 answer = pipe.read(int.from_bytes(pipe.read(8), "little"))
         finally:  # interrupted, perhaps
             status = self._kill()

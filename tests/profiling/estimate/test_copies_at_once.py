@@ -74,9 +74,13 @@ def test_one_that_is_killed_does_not_leave_the_others_waiting(at_once):
 def test_an_interrupt_ends_all(monkeypatch, seconds):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     before = children()
-    with pytest.raises(KeyboardInterrupt):  # while copies are started, or later
+
+    def interrupted():  # while copies are started, or later
         threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         run_each_apart([lambda: time.sleep(60)] * 6)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert children() == before
 
 
