@@ -32,9 +32,11 @@ class Executor:
     Attributes:
         computes: Kernels write what they should. If not, nothing looks for NaN or damage in what
             they left, and tensors on meta may be asked for values.
+        counts_replays: It does not compute, and counts the kernel calls of replays.
     """
 
     computes = True
+    counts_replays = False
 
     def runner(self) -> Callable[..., Any]:
         """Return ``run(f, *args)``, through which a thread calls whatever writes values.
@@ -68,6 +70,12 @@ class Executor:
     def knows(self, tensor: Any) -> bool:
         """True if the framework may decide by the values of a tensor."""
         return True
+
+    def count_row(self, row: Any) -> None:
+        """Count a kernel call of a compiled function's replay (``capture/program.py``)."""
+
+    def now_unknown(self, array: Any) -> None:
+        """Note that a kernel that was left out would have written an array."""
 
     def tiles(self, cut: Callable[..., Any], views: list[Any], limit: int) -> Any:
         """Return an iterator over the tiles of matching views (``ops/views/tiled.py``)."""

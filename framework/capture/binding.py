@@ -19,6 +19,7 @@ from ..dtypes import uint8
 from ..interrupts import defer_interrupts
 from ..kernels.common.copy import rows_known
 from ..memory.ledger import BUFFER, TEMPORARY
+from ..modes import run_kernel
 from ..spec import Spec
 from ..storage import Storage
 from ..tensor import Tensor, wrap
@@ -282,6 +283,9 @@ class Binding:
 
     def _birth(self, value: Value, role: int) -> Call:
         return self._bear, [value.number, self._bytes(value.nbytes), role]
+
+    def _run(self, rows: list[Call]) -> None:
+        run_kernel(run_rows, rows)
 
     def _role_changes(self, k: int) -> list[Call]:
         # What tells the roles of values before entry `k`, where someone sees them.

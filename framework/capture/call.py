@@ -138,9 +138,14 @@ def may_replay() -> bool:
         and not state.anomaly
         and sees_replays(ledger)
         and not ledger.budgets
-        and type(execution.current) is execution.Executor
+        and (type(execution.current) is execution.Executor or _counts_replays(ledger))
         and not scopes.needs_nodes()
     )
+
+
+def _counts_replays(ledger: Any) -> bool:
+    # In an estimate: replays whose allocations someone watches are made without kernels.
+    return bool(execution.current.counts_replays and ledger.observers)
 
 
 def sees_replays(ledger: Any) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
+from .. import execution
 from ..device import device
 from ..errors import CaptureError
 from ..modes import local
@@ -149,6 +150,8 @@ class CompiledFunction(InPieces):
         if kind.misses > _MISSES and kind.misses > kind.hits:
             reads = {n for r in kind.recordings for n in lines_of_reads(r.replay.recorded)}
             return self._refused(kind, f"{_READ} changes too often", args, kwargs, lines=reads)
+        if not execution.current.computes:  # there is nothing to record in an estimate
+            return self.function(*args, **kwargs)
         if kind.waits():  # for the backward of calls that were recorded
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)

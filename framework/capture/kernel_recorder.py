@@ -268,7 +268,7 @@ class KernelRecorder:
             return None
         if f is execute:
             plan, arrays, targets = args
-            row = Row(partial(_executed, plan), [self._read_all(arrays), None, []], [])
+            row = Row(partial(_executed, plan), [self._read_all(arrays), None, []], [], plan)
             if targets is not None:
                 row.arguments[1] = [[None, self._write(a, row)] for _, a in targets]
         else:

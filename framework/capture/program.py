@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 ARENA, CONSTANT, FRESH, OUTSIDE, GIVEN = "arena", "constant", "fresh", "outside", "given"
@@ -29,6 +30,11 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
     dtype: Any
     strides: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * int(self.dtype.itemsize)
 
 
 class EmptyArray(NamedTuple):
@@ -95,11 +101,13 @@ class Row:
         arguments: Its arguments, with a :class:`Place` for each array and a :class:`DrawNumber`
             for each random stream's start.
         written: Numbers of the values that it writes.
+        plan: The op's plan, if it was run by one (``ops/plan.py``).
     """
 
     function: Callable[..., Any]
     arguments: list[Any]
     written: list[int]
+    plan: Any = None
 
 
 @dataclass(slots=True)

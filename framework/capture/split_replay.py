@@ -19,11 +19,11 @@ import numpy as np
 from ..autograd.node import attach
 from ..interop.pytree import tree_unflatten
 from ..memory.ledger import SAVED, TEMPORARY
-from ..modes import local, run_kernel
+from ..modes import local
 from ..random.generator import positions_of, put_back
 from ..tensor import Tensor, wrap
 from .arena import plan_offsets
-from .binding import OWN, Binding, Call, run_rows
+from .binding import OWN, Binding, Call
 from .program import (
     ARENA,
     CONSTANT,
@@ -187,7 +187,7 @@ class SplitReplay(Binding):
             for value in self._moving:
                 t = self._tensor(value.tensor)
                 self._bind_to(value.number, t._array, t._storage)
-            run_kernel(run_rows, self._forward)
+            self._run(self._forward)
             for value in self._read_later:
                 t = self._tensor(value.tensor)
                 left.held[value.number] = (t._array, t._storage, t._storage.version)
@@ -290,7 +290,7 @@ class SplitReplay(Binding):
                     where[k] = start
             self._blocks[1].bind(left.block)
             block = self._blocks[2].take(TEMPORARY)
-            run_kernel(run_rows, self._later)
+            self._run(self._later)
             found: list[Tensor | None] = []
             for source, place in zip(self.program.sources, self.program.gradients, strict=True):
                 if place is None:

@@ -3,19 +3,24 @@
 They allocate what other replays do, and say where: the module, op and lines of each value are those
 that the recording has noted. They tell, too, which values the graph would hold for backward. Small
 values, which share a block, are one allocation of the compiled function. Kernel calls are made one
-after the other, without tapes.
+after the other, without tapes. An estimate makes none of them, and counts them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from .. import execution
 from ..attribution import scopes
 from ..attribution.recorded_sites import ReplayedSites, shown
 from ..memory.ledger import SAVED, TEMPORARY
 from ..spec import Spec
-from .binding import Binding, Call
-from .program import StepProgram, Value
+from .binding import Binding, Call, run_rows
+from .passes.tiled_pass import TiledPass
+from .program import OUTSIDE, Row, StepProgram, Value
 from .replay import Replay
 from .replayed_backward import ForwardPass
 from .split_replay import SplitReplay
@@ -48,6 +53,33 @@ class _Watched(Binding):
     def _empty_block(self, spec: Spec, role: int) -> Any:
         with shown(self._told.site(None)):
             return self._be.empty(spec, role)
+
+    # Kernel calls
+
+    def _bound_row(self, row: Row) -> Call:
+        if isinstance(row.function, TiledPass):  # the other replay's points to its own memory
+            row = replace(row, function=row.function.copy())
+        return self._make, [row, *self._as_recorded(row)]
+
+    def _make(self, row: Row, function: Callable[..., Any], arguments: list[Any]) -> None:
+        executor = execution.current
+        if executor.computes:
+            function(*arguments)
+            return
+        executor.count_row(row)
+        for number in row.written:
+            value = self.program.values[number]
+            if value.kind == OUTSIDE:
+                t = self._tensor(value.tensor)
+                executor.now_unknown((t._grad if value.is_gradient else t)._array)
+
+    def _run(self, rows: list[Call]) -> None:
+        if execution.current.computes:
+            super()._run(rows)
+        else:
+            run_rows(rows)
+
+    # Roles
 
     def _saved(self, value: Value) -> tuple[int, int] | None:
         return value.saved
@@ -84,6 +116,10 @@ class WatchedReplay(_Watched, Replay):
         self._changes = {}
         super().__init__(plain.recorded, plain)
         self._empty = self._empty_block
+
+    def _end_segment(self, rows: list[Call]) -> None:
+        if rows:
+            self._segments.append(partial(self._run, rows))
 
     def __call__(self, call: Any) -> Any:
         """Run the program on the tensors of a call; return what the function would."""

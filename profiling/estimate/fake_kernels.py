@@ -330,6 +330,26 @@ class FakeExecutor(execution.Executor):
 
     # What the framework asks of an executor
 
+    @property
+    def counts_replays(self) -> bool:  # type: ignore[override]
+        """True unless each kernel call is wanted, with its arrays."""
+        return self.calls is None and not self.measures
+
+    def count_row(self, row: Any) -> None:
+        """Count the work of a kernel call of a replay; of a pass, that of the calls in it."""
+        for call in getattr(row.function, "rows", (row,)):
+            plan = call.plan
+            if plan is None:
+                arrays = [a for a in call.arguments if hasattr(a, "strides")]
+                self.count(call.function, arrays)
+                continue
+            cost = self.costs.get(plan)
+            if cost is None:
+                cost = self.costs[plan] = _flops(plan.op, plan.specs, plan.attributes)
+            self.flops[plan.op.display_name] += cost
+            specs = [s for s in (*plan.specs, *plan.results) if isinstance(s, Spec)]
+            self.work += max(sum(s.nbytes for s in specs), cost / BALANCE)
+
     def runner(self) -> Callable[..., Any]:
         """Return :meth:`run`, for all threads."""
         return self.run

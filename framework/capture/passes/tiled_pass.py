@@ -10,6 +10,7 @@ place depends on that place alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from math import prod
 from typing import Any, NamedTuple
 
@@ -45,12 +46,14 @@ class TiledPass:
     """Kernel calls that are made tile by tile.
 
     Args:
-        calls: The loops of each, in order.
+        rows: The calls, in order.
+        calls: The loops of each.
         domain: How the operands are gone through.
         operands: What the calls use, each once.
         own: The values among these that lie in a tile's own memory.
 
     Attributes:
+        rows: The calls.
         bases: The addresses of the operands, to be written before a run.
         outside: Of the operands that lie in the program's memory, their numbers in ``bases``.
         call: The function that runs it, and its arguments.
@@ -58,8 +61,14 @@ class TiledPass:
     """
 
     def __init__(
-        self, calls: Sequence[SizedLoops], domain: Domain, operands: Sequence[Place], own: set[int]
+        self,
+        rows: Sequence[Row],
+        calls: Sequence[SizedLoops],
+        domain: Domain,
+        operands: Sequence[Place],
+        own: set[int],
     ) -> None:
+        self.rows = rows
         self.count = len(calls)
         self.outside = [k for k, p in enumerate(operands) if p.value not in own]
         self.bases = np.zeros(len(operands), np.int64)
@@ -82,6 +91,14 @@ class TiledPass:
             parallel_range,
             [run_tiles, work, units, *tables, most, room],
         )
+
+    def copy(self) -> TiledPass:
+        """Return one with addresses of its own."""
+        found = copy(self)
+        found.bases = self.bases.copy()
+        function, arguments = self.call
+        found.call = function, [found.bases if a is self.bases else a for a in arguments]
+        return found
 
     def __call__(self, *arrays: Any) -> None:
         """Run it on arrays, those of ``outside``."""
@@ -133,7 +150,7 @@ def pass_of(members: Sequence[Member], own: set[int], tracer: Any) -> Row | None
         if found is None:
             return None
         calls.append(found)
-    made = TiledPass(calls, domain, operands, own)
+    made = TiledPass([m.row for m in members], calls, domain, operands, own)
     arguments = [operands[k] for k in made.outside]
     written = dict.fromkeys(p.value for m in members for p in m.writes if p.value not in own)
     return Row(made, arguments, [*written])
