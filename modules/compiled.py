@@ -57,7 +57,8 @@ class OptimizedModule(Module):
             return getattr(self._modules["_orig_mod"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "training" or name in self.__dict__ or name in self._modules:
+        own = ("training", "__class__", "__dict__")  # of the wrapper, never of the module inside
+        if name in own or name in self.__dict__ or name in self._modules:
             super().__setattr__(name, value)
         else:
             setattr(self._orig_mod, name, value)

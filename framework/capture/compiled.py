@@ -192,7 +192,7 @@ class CompiledFunction(InPieces):
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(is_plain_gradient(g) for g in gradients if g is not None):
-            recorder.refuse("a gradient is sparse, or not contiguous")
+            recorder.refuse("a gradient is sparse, sharded, or not contiguous")
         casts, thread.cache = thread.cache, {}  # weights that others converted are not in the call
         try:
             with recorder:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
 
 import lowtide as lt
+import lowtide.distributed as dist
 from lowtide import nn
+from lowtide.distributed.fsdp import fully_shard
 from tests.capture.nets import (
     Block,
     Cell,
@@ -281,3 +284,40 @@ def test_hooks_on_all_modules_are_noticed() -> None:
         handle.remove()
         assert [*plain, bits(net(data()))] == [plain[0]] * 5
     assert hooked != plain[0]
+
+
+def test_the_class_of_a_wrapper_is_its_own() -> None:
+    net = nn.Linear(4, 4)
+    compiled = lt.compile(net)
+    kind = type("Other", (type(compiled),), {})
+    compiled.__class__ = kind
+    assert (type(compiled), type(net)) == (kind, nn.Linear)
+    x = lt.randn(2, 4)
+    for _ in range(5):
+        compiled(x).sum().backward()
+    assert bits(compiled(x)) == bits(net(x))
+    assert compiled._compiled.replays
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_module_may_be_sharded(in_place: bool) -> None:
+    dist.init_process_group("fake", rank=0, world_size=1)
+    try:
+        lt.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2))
+        net = copy.deepcopy(plain)
+        if in_place:
+            net.compile()
+        else:
+            net = lt.compile(net)
+        fully_shard(net)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lt.CaptureWarning)
+            for _ in range(6):
+                for m in (plain, net):
+                    m.zero_grad()
+                    m(lt.arange(12.0).view(2, 6)).square().sum().backward()
+                for p, q in zip(plain.parameters(), net.parameters(), strict=True):
+                    assert bits(p.grad) == bits(q.grad)
+    finally:
+        dist.destroy_process_group()
