@@ -119,6 +119,13 @@ class ReplayedBackward(Node):
         roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
         return gradients_of(roots, sources, arriving, False, False, True, False)
 
+    def kept_storages(self) -> list[Any]:
+        """Return the storages that it keeps for backward."""
+        left = self._left
+        if left is None:
+            return []
+        return [s for s in (*left.storages.values(), left.block) if s is not None]
+
     def release(self) -> None:
         """Free what forward has left."""
         self._left = None

@@ -26,10 +26,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...framework.attribution import scopes
 from ...framework.attribution.frames import user_line
 from ...framework.devices import live_backends
 from ...framework.memory.events import attach, detach
 from ...framework.memory.ledger import OPTIMIZER, SAVED
+from ...framework.modes import local
 from ...framework.storage import LedgerEntry
 from ...framework.tensor import Tensor
 from .containers import dropped_root, grouped
@@ -307,7 +309,10 @@ class _AllocationLines:
         self, event: str, device: str, nbytes: int, role: int, address: int, old: int
     ) -> None:
         if event == "alloc":
-            self._found[device, address] = user_line()
+            site = local.state.site if local.state.phase == scopes.REPLAYED else None
+            self._found[device, address] = user_line() if site is None else site[3].line
+
+    _note.sees_replays = True  # type: ignore[attr-defined]
 
 
 def _tensors(objects: list[Any]) -> Iterator[Any]:

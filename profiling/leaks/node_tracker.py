@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ...framework.attribution import scopes
 from ...framework.attribution.frames import user_line
 from ...framework.autograd.pass_watchers import watchers
+from ...framework.capture.replayed_backward import ReplayedBackward
 from ...framework.devices import live_backends
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER
 from ...framework.modes import local
@@ -125,7 +126,7 @@ class NodeTracker:
 
     def start(self) -> None:
         """Start tracking."""
-        scopes.listen(True, False, made=self._made, **self._told)
+        scopes.listen(True, True, made=self._made, **self._told)
         gc.callbacks.append(self._around_gc)
         watchers.join(self)
 
@@ -133,7 +134,7 @@ class NodeTracker:
         """Stop tracking and drop all records."""
         watchers.leave(self)
         gc.callbacks.remove(self._around_gc)
-        scopes.unlisten(True, False, made=self._made, **self._told)
+        scopes.unlisten(True, True, made=self._made, **self._told)
         self.nodes.clear()
         self.leaves.clear()
         self.passes.clear()
@@ -242,6 +243,9 @@ def saved_bytes(nodes: Iterable[Any]) -> dict[int, int]:
     """Return bytes of saved tensors by storage id, without parameters and leaves."""
     found: dict[int, int] = {}
     for node in nodes:
+        if isinstance(node, ReplayedBackward):
+            found |= {id(s): int(s.nbytes) for s in node.kept_storages()}
+            continue
         handles = getattr(node, "handles", None) or getattr(node, "_handles", None) or ()
         for handle in handles:
             storage = getattr(handle, "storage", None)
