@@ -27,11 +27,17 @@ from .split_replay import SplitReplay
 
 
 class _Watched(Binding):
-    # What both kinds share. `_told` are the sites of the present call; `_changes` the changes of
-    # roles before each entry, once they are known.
+    # What both kinds share. `_told`: the sites of the present call. `_changes`: the changes of
+    # roles before each entry, once they are known. `_unsaved`: the role of each value while it is
+    # not saved.
 
     _told: ReplayedSites
-    _changes: dict[int, list[Call]]
+
+    def __init__(self, *args: Any) -> None:
+        self._changes: dict[int, list[Call]] = {}
+        self._unsaved: dict[int, int] = {}
+        super().__init__(*args)
+        self._empty = self._empty_block
 
     def _begin(self, program: StepProgram) -> ReplayedSites:
         # Where the call begins: its modules are met, then leaves that no module has.
@@ -44,6 +50,7 @@ class _Watched(Binding):
 
     def _birth(self, value: Value, role: int) -> Call:
         first = TEMPORARY if role == SAVED else role  # until it is saved
+        self._unsaved[value.number] = first
         return self._bear_at, [value.number, self._bytes(value.nbytes), first]
 
     def _bear_at(self, number: int, spec: Spec, role: int) -> None:
@@ -82,7 +89,11 @@ class _Watched(Binding):
     # Roles
 
     def _saved(self, value: Value) -> tuple[int, int] | None:
-        return value.saved
+        # From when until when. In a pass, a call may save what another one has written.
+        if value.saved is None:
+            return None
+        since, until = value.saved
+        return max(since, value.first + 1), until
 
     def _role_changes(self, k: int) -> list[Call]:
         if not self._changes:
@@ -101,8 +112,8 @@ class _Watched(Binding):
 
     def _let_go(self, value: Value) -> None:
         storage = self._storages.get(value.number)
-        if storage is not None and storage.role == SAVED:
-            storage.set_role(TEMPORARY)
+        if storage is not None:
+            storage.set_role(self._unsaved[value.number])
 
 
 class WatchedReplay(_Watched, Replay):
@@ -113,9 +124,7 @@ class WatchedReplay(_Watched, Replay):
     """
 
     def __init__(self, plain: Replay) -> None:
-        self._changes = {}
         super().__init__(plain.recorded, plain)
-        self._empty = self._empty_block
 
     def _end_segment(self, rows: list[Call]) -> None:
         if rows:
@@ -135,16 +144,13 @@ class WatchedSplitReplay(_Watched, SplitReplay):
     """
 
     def __init__(self, plain: SplitReplay) -> None:
-        self._changes = {}
         super().__init__(plain.recorded, (plain.specs, plain.strides), plain)
-        self._empty = self._empty_block
 
     def _saved(self, value: Value) -> tuple[int, int] | None:
         # What backward reads is kept, and nothing else.
         if value.number not in self._kept:
             return None
-        since, until = value.saved or (self._at, len(self.program.entries))
-        return min(max(since, value.first + 1), self._at), until
+        return super()._saved(value) or (self._at, len(self.program.entries))
 
     def _new_pass(self, call: Any) -> ForwardPass:
         left = super()._new_pass(call)

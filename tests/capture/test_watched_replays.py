@@ -114,8 +114,14 @@ def test_a_profile_shows_a_replayed_step_as_it_is() -> None:
     step, x = step_of(model, optimizer), lt.randn(512, 64)
     written = profiled(lambda: step(x))
     compiled = warm(step, x)
+    roles = backend(lt.device("cpu")).ledger.roles
+    found = []
+    for call in (lambda: compiled(x), lambda: profiled(lambda: compiled(x))):
+        call()
+        gc.collect()
+        found.append(roles[:])
+    assert found[0] == found[1]
     replays = compiled.replays
-    gc.collect()
     before = lt.memory_allocated()
     prof = profiled(lambda: compiled(x))
     assert compiled.replays == replays + 1
@@ -192,6 +198,55 @@ def test_models_have_the_names_that_the_program_gives_them() -> None:
             found = {owner[0] for owner in owners(profiled(lambda call=call: call(x)))}
         names = {"outer.trial.maker.first", "outer.trial.judge.first", "outer.trial.maker"}
         assert names <= found, call
+
+
+def test_backward_has_the_names_that_the_program_gives_its_models() -> None:
+    maker, judge = Gated(), Gated()
+    optimizer = optim.SGD([*maker.parameters(), *judge.parameters()], lr=0.1)
+    x = lt.randn(512, 64)
+    compiled = warm(step_of(lambda x: judge(maker(x)), optimizer), x)
+    with lt.profiling.scope("outer"):
+        found = owners(profiled(lambda: compiled(x)))
+    assert {o[0] for o in found if o[2] == "backward"} >= {
+        "outer.maker.first", "outer.judge.first", "outer.judge.last", "outer.judge",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_value_that_its_own_pass_saves_has_the_role(later: bool) -> None:
+    weight = lt.randn(200, 200, requires_grad=True)
+    matrix = lt.randn(200, 200, requires_grad=True)
+    saved = backend(lt.device("cpu")).ledger.roles[SAVED]
+
+    def f(x: Any) -> Any:
+        a = (x * weight).exp()
+        b = a.sin() * 3
+        loss = (a @ matrix).square().sum() + b.sum()
+        if later:
+            return loss
+        loss.backward()
+        return loss.detach(), a.detach()
+
+    x = lt.randn(200, 200)
+
+    def step(f: Any) -> None:
+        weight.grad = None
+        loss = f(x)
+        if later:
+            loss.backward()
+
+    compiled = lt.compile(f)
+    for _ in range(5):
+        step(compiled)
+    assert compiled.replays
+    prof = profiled(lambda: step(compiled))
+    assert {owner[1] for owner in owners(prof, SAVED)} == {"exp", "matmul"}
+    assert prof.recording.fullest[0].nbytes - saved == 2 * x.nbytes
+    if not later:
+        with lt.profiling.MemoryProfiler():
+            out = compiled(x)
+        assert backend(lt.device("cpu")).ledger.roles[SAVED] == saved
+        del out
 
 
 def test_a_compiled_module_inside_of_another() -> None:
