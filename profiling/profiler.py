@@ -155,7 +155,7 @@ class MemoryProfiler(WholeContext, Profile):
                 self._watch(be)
             on_new_backend.append(self._watch)
             self._mark("start", "start")
-        scopes.listen(self._lines, replays=True, **self._listeners())
+        scopes.listen(self._lines, **self._listeners())
         if self._watch_leaks is not None:
             self._watch_leaks._enter()
         if self._waste is not None:
@@ -178,7 +178,7 @@ class MemoryProfiler(WholeContext, Profile):
         if self._watch_leaks is not None:
             self._watch_leaks._leave()
         self._note_findings()
-        scopes.unlisten(self._lines, replays=True, **self._listeners())
+        scopes.unlisten(self._lines, **self._listeners())
         on_new_backend.remove(self._watch)
         if self._waste is not None:
             self._waste.stop()

@@ -55,13 +55,13 @@ class SiteNotes:
 
     def begin(self) -> None:
         """Start noting: call sites are recorded until :meth:`end`."""
-        scopes.listen(True, replays=True)
+        scopes.listen(True)
         if self._caller is UNKNOWN:
             self._caller = scopes.place(sys._getframe(1))[1]
 
     def end(self) -> None:
         """Stop noting."""
-        scopes.unlisten(True, replays=True)
+        scopes.unlisten(True)
 
     def now(self) -> RecordedSite:
         """Return the site of an event of the ledger."""

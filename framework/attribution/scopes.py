@@ -35,7 +35,7 @@ from .frames import ENGINE, OP, walk
 Site = tuple[str, str, str, CallLine]  # module path, op, phase, the user's line
 
 _lock = threading.RLock()
-_counts = {"listening": 0, "lines": 0, "nodes": 0}
+_counts = {"listening": 0, "lines": 0}
 REPLAYED = "replayed"  # a phase: a replay has set the site (recorded_sites.py)
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
@@ -111,13 +111,11 @@ class Scope:
 # Listening
 
 
-def listen(lines: bool, replays: bool = False, **told: Callable[..., Any]) -> None:
+def listen(lines: bool, **told: Callable[..., Any]) -> None:
     """Start recording call sites, until :func:`unlisten` is called with the same arguments.
 
     Args:
         lines: The user's source lines too.
-        replays: Compiled functions may be replayed meanwhile, which makes no nodes. Otherwise they
-            run as they are written.
         **told: Whom to call of what: ``seen(module, prefix)`` when an outermost module is first
             called; ``stepped(optimizer)`` after each step; ``owned(tensor, parameter)`` with each
             new tensor of an optimizer's state; ``made(node)`` with each new node of the graph,
@@ -130,7 +128,6 @@ def listen(lines: bool, replays: bool = False, **told: Callable[..., Any]) -> No
     with _lock:
         _counts["listening"] += 1
         _counts["lines"] += lines
-        _counts["nodes"] += not replays
         for what, listener in told.items():
             _listeners[what].append(listener)
         if "seen" in told:
@@ -140,12 +137,11 @@ def listen(lines: bool, replays: bool = False, **told: Callable[..., Any]) -> No
         recording.on = True
 
 
-def unlisten(lines: bool, replays: bool = False, **told: Callable[..., Any]) -> None:
+def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
     """Stop what :func:`listen` started."""
     with _lock:
         _counts["listening"] -= 1
         _counts["lines"] -= lines
-        _counts["nodes"] -= not replays
         for what, listener in told.items():
             _listeners[what].remove(listener)
         if _counts["listening"] == 0:
@@ -158,11 +154,6 @@ def unlisten(lines: bool, replays: bool = False, **told: Callable[..., Any]) -> 
 def listening() -> bool:
     """True while a listener is registered."""
     return recording.on
-
-
-def needs_nodes() -> bool:
-    """True while a listener is registered that needs the nodes of graphs: nothing is replayed."""
-    return _counts["nodes"] > 0
 
 
 def name_module(module: Any, prefix: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import execution
-from ..attribution import scopes
 from ..autograd.engine import backward
 from ..autograd.node import Alias, attach, edge_to
 from ..device import device, get_default_device
@@ -139,7 +138,6 @@ def may_replay() -> bool:
         and sees_replays(ledger)
         and not ledger.budgets
         and (type(execution.current) is execution.Executor or _counts_replays(ledger))
-        and not scopes.needs_nodes()
     )
 
 

@@ -126,7 +126,7 @@ class NodeTracker:
 
     def start(self) -> None:
         """Start tracking."""
-        scopes.listen(True, True, made=self._made, **self._told)
+        scopes.listen(True, made=self._made, **self._told)
         gc.callbacks.append(self._around_gc)
         watchers.join(self)
 
@@ -134,7 +134,7 @@ class NodeTracker:
         """Stop tracking and drop all records."""
         watchers.leave(self)
         gc.callbacks.remove(self._around_gc)
-        scopes.unlisten(True, True, made=self._made, **self._told)
+        scopes.unlisten(True, made=self._made, **self._told)
         self.nodes.clear()
         self.leaves.clear()
         self.passes.clear()

@@ -230,7 +230,7 @@ def test_a_value_that_its_own_pass_saves_has_the_role(later: bool) -> None:
     x = lt.randn(200, 200)
 
     def step(f: Any) -> None:
-        weight.grad = None
+        weight.grad = matrix.grad = None
         loss = f(x)
         if later:
             loss.backward()
@@ -243,10 +243,33 @@ def test_a_value_that_its_own_pass_saves_has_the_role(later: bool) -> None:
     assert {owner[1] for owner in owners(prof, SAVED)} == {"exp", "matmul"}
     assert prof.recording.fullest[0].nbytes - saved == 2 * x.nbytes
     if not later:
+        weight.grad = matrix.grad = None
+        replays = compiled.replays
         with lt.profiling.MemoryProfiler():
             out = compiled(x)
+        assert compiled.replays == replays + 1
         assert backend(lt.device("cpu")).ledger.roles[SAVED] == saved
         del out
+
+
+def test_what_is_computed_again_is_not_saved() -> None:
+    weights = [lt.randn(200, 200, requires_grad=True) for _ in range(3)]
+
+    def f(x: Any) -> Any:
+        for w in weights:
+            w.grad = None
+        gate, up = x @ weights[0], x @ weights[1]
+        loss = ((F.silu(gate) * up) @ weights[2]).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    x = lt.randn(200, 200)
+    compiled = warm(f, x)
+    assert "twice to keep less" in lt.compiler.explain(compiled, x)
+    saved = backend(lt.device("cpu")).ledger.roles[SAVED]
+    prof = profiled(lambda: compiled(x))
+    assert {owner[1] for owner in owners(prof, SAVED)} == {"matmul", "mul"}  # no "silu"
+    assert prof.recording.fullest[0].nbytes - saved == 4 * x.nbytes
 
 
 def test_a_compiled_module_inside_of_another() -> None:
