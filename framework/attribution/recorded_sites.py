@@ -90,13 +90,9 @@ class SiteNotes:
             root = level if level.module is not None else root
             level = level.outer
         before = "" if self._around is None else self._around.prefix
-        if root is None:
-            found = _Path("", None, _within(path, before))
-        else:
-            outer = "" if root.outer is None else _within(root.outer.prefix, before)
-            inner = "" if top is root else _within(path, root.prefix)
-            found = _Path(outer, root.module, inner)
-        self._paths[path] = found
+        outer = "" if root is None or root.outer is None else _within(root.outer.prefix, before)
+        module = None if root is None else root.module
+        found = self._paths[path] = _Path(outer, module, scopes.path_within(self._around))
         return found
 
 
@@ -130,21 +126,20 @@ class ReplayedSites:
         before = "" if self._around is None else self._around.prefix
         module = None if path.root is None else path.root()
         if module is None:
-            return _join(before, _join(path.around, path.inner))
+            return scopes.joined(before, scopes.joined(path.around, path.inner))
         root = self._roots.get((path.around, path.root))
         if root is None:
             root = self._entry(path.around, module)
             self._roots[path.around, path.root] = root
-        return _join(root.prefix, path.inner) if path.inner else str(root.path)
+        return scopes.joined(root.prefix, path.inner) if path.inner else str(root.path)
 
     def _entry(self, names: str, module: Any) -> scopes.Scope:
         # What the call of an outermost module would enter.
         around = self._around
         if names:
-            inside = _join("" if around is None else around.prefix, names)
+            inside = scopes.joined("" if around is None else around.prefix, names)
             around = scopes.Scope(inside, inside, None, around)
-        with scopes.resume_scope(None, local.state.phase):
-            local.state.scope = around
+        with scopes.resume_scope(around, local.state.phase):
             entry = scopes.enter(module)
         entry.closed = True
         return entry
@@ -171,7 +166,3 @@ class shown:
 
 def _within(path: str, prefix: str) -> str:
     return path.removeprefix(prefix).removeprefix(".") if prefix else path
-
-
-def _join(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix and name else prefix or name

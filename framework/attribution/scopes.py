@@ -213,7 +213,7 @@ class scope(_Mode):
 
     def __enter__(self) -> scope:
         top = current()
-        path = _join(top.prefix if top is not None else "", self.name)
+        path = joined(top.prefix if top is not None else "", self.name)
         entry = Scope(path, path, None, top)
         state = local.state
         self._entries += (entry,)  # no call before the next line
@@ -253,7 +253,7 @@ def enter(module: Any) -> Scope:
         name = _name_in(parent, module) if parent is not None else None
         if name is not None:
             base = top.prefix if level is owner and top is not None else level.prefix
-            path = _join(base, name) if name else level.path
+            path = joined(base, name) if name else level.path
             entry = Scope(path, path if name else level.prefix, weakref.ref(module), top)
             break
         level = level.outer.owner if level.outer is not None else None
@@ -264,7 +264,7 @@ def enter(module: Any) -> Scope:
             entry = _root(module, top)
         else:  # a module that no module around it knows
             assert top is not None
-            path = _join(top.prefix, type(module).__name__)
+            path = joined(top.prefix, type(module).__name__)
             entry = Scope(path, path, weakref.ref(module), top)
     local.state.scope = entry
     return entry
@@ -326,7 +326,8 @@ def _reopened(scoped: Scope) -> Scope:
     return copy
 
 
-def _join(prefix: str, name: str) -> str:
+def joined(prefix: str, name: str) -> str:
+    """Return the path of a name below a prefix; either may be empty."""
     return f"{prefix}.{name}" if prefix and name else prefix or name
 
 
@@ -373,17 +374,17 @@ def _new_root(module: Any, base: str) -> tuple[Any, Scope]:
         root = given()
         name = _name_in(root, module) if root is not None else None
         if name is not None:
-            path = _join(base, _join(prefix, name))
+            path = joined(base, joined(prefix, name))
             entry = Scope(path or kind, path, reference, None)
             break
     else:
         called, around, alone = _called(module) if _has_parameters(module) else ("", None, True)
         if around is not None:
-            prefix = _join(_known_root(around, base)[1].prefix, _name_in(around, module) or kind)
+            prefix = joined(_known_root(around, base)[1].prefix, _name_in(around, module) or kind)
         elif alone and not called.rpartition(".")[2].isdigit() and _leads(module, base):
             prefix = base
         else:
-            prefix = _free(_join(base, called or kind), base)
+            prefix = _free(joined(base, called or kind), base)
         entry = Scope(prefix or kind, prefix, reference, None)
     _roots[id(module), base] = (reference, entry)
     return reference, entry

@@ -120,9 +120,10 @@ def memory_of(t: Tensor) -> Any:
 
 
 def may_replay() -> bool:
-    """True outside of what changes how calls run: regions, budgets, estimates, vmap.
+    """True outside of what changes how calls run: regions, budgets, ``vmap``, timing of kernels.
 
-    A profiler of memory sees replays as they are. One that needs the graph does not.
+    Memory profilers see replays as they are, and estimates make them without kernels. An observer
+    of the ledger that does not say ``sees_replays`` gets the call as it is written.
     """
     state = local.state
     ledger = backend(CPU).ledger
@@ -135,7 +136,7 @@ def may_replay() -> bool:
         and state.function is None
         and not state.levels
         and not state.anomaly
-        and sees_replays(ledger)
+        and (not ledger.observers or sees_replays(ledger))
         and not ledger.budgets
         and (type(execution.current) is execution.Executor or _counts_replays(ledger))
     )

@@ -28,6 +28,7 @@ from ..device import device
 from ..devices import backend
 from ..devices.host import HostBackend
 from ..dtypes import dtype
+from ..interrupts import WholeContext
 from ..memory.events import attach, detach
 from ..memory.ledger import SAVED
 from ..modes import local
@@ -60,7 +61,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type, slice, np.gene
 _MOST_CONSTANT = 1 << 20  # bytes made from Python's numbers in one call
 
 
-class KernelRecorder:
+class KernelRecorder(WholeContext):
     """Records the kernel calls of one call.
 
     Args:
@@ -117,14 +118,14 @@ class KernelRecorder:
 
     # Begin and end
 
-    def __enter__(self) -> Self:
+    def _enter(self) -> Self:
         self._sites.begin()
         attach(self._ledger, self._event)
         self._state.run_kernel = self._run
         self._state.capture = self
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def _leave(self) -> None:
         self._state.run_kernel = self._runner
         self._state.capture = None
         detach(self._ledger, self._event)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import signal
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +15,13 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
+from lowtide.framework.attribution import scopes
 from lowtide.framework.capture import binding, split_replay
 from lowtide.framework.capture import replay as replay_module
 from lowtide.framework.devices import backend
 from lowtide.framework.memory.events import observe
 from lowtide.framework.memory.ledger import ROLES, SAVED
+from lowtide.framework.modes import local
 from lowtide.profiling.record.recording import OWNER, replay
 from tests.capture import test_random_programs as drawn
 from tests.capture.compiled_calls import bits
@@ -381,6 +385,62 @@ def test_leaks_are_looked_for_in_replays() -> None:
     assert prof.recording.peaks[0].nbytes == profiled(lambda: run(False)).recording.peaks[0].nbytes
     prof = profiled(lambda: run(True), leaks=True)
     assert prof.recording.findings
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_profiled_replay_that_is_refused_leaves_nothing(later: bool) -> None:
+    model = Deep()
+    optimizer = optim.SGD(model.parameters(), lr=0.0)
+    x = lt.randn(512, 64)
+    if later:
+        model.compile()
+    step = step_of(model, optimizer)
+    compiled = step if later else lt.compile(step)
+    for _ in range(5):
+        compiled(x)
+    expected = bits(compiled(x))
+    ledger = backend(lt.device("cpu")).ledger
+    optimizer.zero_grad()
+    gc.collect()
+    before, refused = ledger.roles[:], 0
+    for room in range(20_000, 3_000_000, 150_000):
+        with lt.profiling.MemoryProfiler("cpu", warn=False):
+            lt.set_memory_limit(lt.memory_allocated() + room)
+            try:
+                compiled(x)
+            except lt.OutOfMemoryError:
+                refused += 1
+            finally:
+                lt.set_memory_limit(None)
+        state = local.state
+        assert (state.phase, state.site, state.scope) == (None, None, None)
+        optimizer.zero_grad()
+        gc.collect()
+        assert ledger.roles == before, room
+    assert 5 < refused < 20
+    assert bits(compiled(x)) == expected
+
+
+def test_an_interrupt_in_a_recorded_call_ends_the_recording() -> None:
+    stops: list[int] = []
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        if stops:
+            os.kill(os.getpid(), stops.pop())
+        return y + 1
+
+    x = lt.randn(10)
+    for calls in (1, 2):
+        compiled = lt.compile(f, fullgraph=True)
+        for _ in range(calls):
+            compiled(x)
+        stops.append(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            compiled(x)
+        assert not scopes.listening()
+        assert not backend(lt.device("cpu")).ledger.observers
+        assert local.state.capture is None
 
 
 def test_a_replay_that_is_refused_memory_names_who_has_it() -> None:
