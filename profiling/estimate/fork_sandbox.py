@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ...framework.interrupts import defer_interrupts
+from ...framework.interrupts import WholeContext, defer_interrupts
 from . import overlay_calls, overlay_files, private_mmap
 
 T = TypeVar("T")
@@ -95,6 +95,21 @@ def _start(work: Callable[[], Any], running: deque[Branch]) -> None:
     finally:
         if os.getpid() != original:
             os._exit(1)
+
+
+class branched(WholeContext):
+    """Fork the process for a block: ``with branched() as branch``.
+
+    At its end the original ends a copy that has not given its answer.
+    """
+
+    def _enter(self) -> Branch:
+        self._branch = Branch()
+        return self._branch
+
+    def _leave(self) -> None:
+        if self._branch.pid:
+            self._branch.end()
 
 
 class Branch:

@@ -11,7 +11,7 @@ from .advice_request import AdviceRequest
 from .advise import answer, device_and_limit
 from .changes import Change
 from .estimate import Estimate, imagined
-from .fork_sandbox import Branch, run_apart
+from .fork_sandbox import branched, run_apart
 from .proposals import Advice
 from .rank_table import RankTable, check_alone, table_of
 from .stopped_program import OnCall, StoppedProgram
@@ -24,14 +24,14 @@ def _asked_where_it_stands(
     question: Callable[[StoppedProgram], Any],
     gpu: int | None = None,
 ) -> Any:
-    branch = Branch()
-    if branch.pid == 0:
-        try:
-            branch.begin()
-            StoppedProgram(branch, name, program, on_call, question, gpu).run()
-        except BaseException as error:
-            branch.fail(error)
-    return branch.answer()
+    with branched() as branch:
+        if branch.pid == 0:
+            try:
+                branch.begin()
+                StoppedProgram(branch, name, program, on_call, question, gpu).run()
+            except BaseException as error:
+                branch.fail(error)
+        return branch.answer()
 
 
 def advise_program(

@@ -34,7 +34,7 @@ from .batches import Resized, tensors_in
 from .changes import Change
 from .estimate import Estimate, figures_of, split_steps
 from .fake_values import is_ours
-from .fork_sandbox import Branch
+from .fork_sandbox import Branch, branched
 from .proposals import Run
 from .targets import models_among, optimizers_among, parameters_of
 
@@ -160,14 +160,14 @@ class StoppedProgram:
         Raises:
             ProgramRaised: The program does not run so.
         """
-        branch = Branch()
-        if branch.pid == 0:
-            branch.begin()
-            raise _GoesOn(changes, branch)
-        try:
-            return branch.answer()  # type: ignore[no-any-return]
-        except SystemExit as stop:  # with the program's traceback, of which the end says most
-            raise ProgramRaised(str(stop).rstrip().rpartition("\n")[2]) from None
+        with branched() as branch:
+            if branch.pid == 0:
+                branch.begin()
+                raise _GoesOn(changes, branch)
+            try:
+                return branch.answer()  # type: ignore[no-any-return]
+            except SystemExit as stop:  # with the program's traceback, of which the end says most
+                raise ProgramRaised(str(stop).rstrip().rpartition("\n")[2]) from None
 
     def resized(self, rows: int) -> Change:
         """Return the change to a batch of so many rows."""
@@ -179,14 +179,14 @@ class StoppedProgram:
         Returns:
             None if the program does not go on so far.
         """
-        branch = Branch()
-        if branch.pid == 0:
-            branch.begin()
-            raise _GoesOn([], branch, WATCHED)
-        try:
-            live, peaks, found = branch.answer()
-        except (Exception, SystemExit):  # what is wrong with the program, its estimate says
-            return None
+        with branched() as branch:
+            if branch.pid == 0:
+                branch.begin()
+                raise _GoesOn([], branch, WATCHED)
+            try:
+                live, peaks, found = branch.answer()
+            except (Exception, SystemExit):  # what is wrong with the program, its estimate says
+                return None
         after = [found.get(device, 0) for found in live]
         half = len(after) // 2
         steps = len(after) - 1 - half

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from lowtide.profiling.estimate import fork_sandbox
-from lowtide.profiling.estimate.fork_sandbox import run_each_apart
+from lowtide.profiling.estimate.fork_sandbox import branched, run_each_apart
 
 
 def children():
@@ -67,6 +67,21 @@ def test_one_that_is_killed_does_not_leave_the_others_waiting(at_once):
     with pytest.raises(RuntimeError, match="SIGKILL"):
         run_each_apart(lambda k=k: work(k) for k in range(4))
     assert time.monotonic() - began < 30
+    assert children() == before
+
+
+def test_a_block_that_raises_ends_its_copy():
+    before = children()
+
+    def raising():
+        with branched() as branch:
+            if branch.pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        raising()
     assert children() == before
 
 
