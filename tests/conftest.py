@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +27,40 @@ HANGS = 900
 VARIANTS = set("float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64".split())
 
 
+def share_of(name: str, count: int) -> int:
+    """Return the share, from 0, of ``count`` that a test belongs to: the same in every process."""
+    return zlib.crc32(name.encode()) % count
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """Read ``K/N``, a share of N shares, counted from 0."""
+    try:
+        k, count = map(int, text.split("/"))
+    except ValueError:
+        raise pytest.UsageError(f"--share takes K/N, for example 0/8, not {text!r}") from None
+    if not 0 <= k < count:
+        raise pytest.UsageError(f"--share takes K/N with K from 0 to N - 1, not {text!r}")
+    return k, count
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run take a share of the tests: all shares together run each test once."""
+    parser.addoption("--share", metavar="K/N", help="run share K of N shares (from 0) of the tests")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the deep tests, and keep the share that was asked for."""
+    mark_deep(items)
+    share = config.getoption("--share")
+    if share:
+        k, count = parse_share(share)
+        others = [item for item in items if share_of(item.nodeid, count) != k]
+        items[:] = [item for item in items if share_of(item.nodeid, count) == k]
+        config.hook.pytest_deselected(items=others)
+
+
+def mark_deep(items: list[pytest.Item]) -> None:
     """Mark as deep what compiles for another dtype than float32, and all but the quick cases."""
     cases: dict[Any, list[pytest.Item]] = {}
     for item in items:

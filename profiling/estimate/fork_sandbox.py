@@ -23,6 +23,7 @@ import contextlib
 import os
 import pickle
 import random
+import select
 import signal
 import stat
 import sys
@@ -38,7 +39,7 @@ from ...framework.interrupts import WholeContext, defer_interrupts
 from . import overlay_calls, overlay_files, private_mmap
 
 T = TypeVar("T")
-POLL = 0.2  # seconds between looks whether the original is still there
+POLL = 0.2  # seconds between looks whether the original is still there, or has been interrupted
 MOST_AT_ONCE = 8  # copies
 _KNOWS_CORES = hasattr(os, "sched_getaffinity")
 
@@ -169,7 +170,12 @@ class Branch:
     def answer(self) -> Any:
         """In the original: wait for the answer, and return or raise it."""
         answer = b""
+        ready = select.poll()
+        ready.register(self._reader, select.POLLIN)
         try:
+            # A signal that comes just before a wait begins does not end it: wait in short turns.
+            while not ready.poll(POLL * 1000):
+                pass
             with open(self._reader, "rb", closefd=False) as pipe:
                 # Not to its end: others may inherit it.
                 answer = pipe.read(int.from_bytes(pipe.read(8), "little"))

@@ -69,6 +69,7 @@ def test_exit_codes_are_the_scripts(folder: Path) -> None:
     assert "there is no nonsense.py" in absent.stderr
 
 
+@pytest.mark.deep
 def test_commands_take_scripts_of_pytorch(folder: Path) -> None:
     out = folder / "estimate.json"
     done = run("-m", "lowtide", "estimate", "--as-torch", "-o", str(out), "train.py", cwd=folder)
@@ -90,6 +91,7 @@ def test_without_the_switch_the_script_finds_no_lowtide(folder: Path) -> None:
     assert done.returncode == 5
 
 
+@pytest.mark.deep
 def test_a_table_of_batches_that_fit(folder: Path) -> None:
     (folder / "table.py").write_text(
         "import torch\n"

@@ -274,6 +274,7 @@ def functional() -> None:
     lt.func.grad(lambda x: (x * x).exp().sum())(a)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(
     "run",
     [

@@ -41,6 +41,7 @@ def lowtide(folder, *words):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.deep
 def test_a_pytorch_script_in_a_budget(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     code, plain, _ = lowtide(tmp_path, "run-as-torch", "train.py")

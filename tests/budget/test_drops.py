@@ -86,10 +86,8 @@ def test_random_layers_with_policies_stashes_and_hooks(where, first, tmp_path, n
     assert sum(b.evictions for b in budgets) > COUNT
 
 
-OP_GROUPS = [pytest.param(k, marks=() if k == 0 else pytest.mark.deep) for k in range(ops.GROUPS)]
-
-
-@pytest.mark.parametrize("group", OP_GROUPS)
+@pytest.mark.deep
+@pytest.mark.parametrize("group", range(ops.GROUPS))
 def test_every_op(group):
     different, dropped = {}, 0
     for name in ops.names_of(group):

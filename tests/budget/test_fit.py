@@ -101,6 +101,7 @@ def test_a_budget_that_does_not_bind():
     assert plan.peak == plan.plain_peak
 
 
+@pytest.mark.deep
 def test_what_is_below_the_floor_is_refused_before_anything_is_allocated():
     _, step = chain()
     step()
@@ -201,7 +202,7 @@ def test_a_result_in_place_of_the_step_is_refused():
         lt.fit(step, budget="much")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("of", ["pages", "tensors"])
 def test_of_what_the_bytes_are(of):
     _, step = chain()

@@ -74,7 +74,7 @@ class World:
         return bits(parameters), bits(moments)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_same_bits_within_a_budget_that_gradients_would_not_fit(seed, kind):
@@ -178,6 +178,7 @@ def planned(world):
     return lt.fit(world.step, budget=limit, in_backward=world.optimizer, tries=0)
 
 
+@pytest.mark.deep
 def test_an_error_inside_and_generators_leave_the_optimizer_as_it_was():
     world = World(3)
     plan = planned(world)

@@ -221,7 +221,7 @@ def ways_of(imagine, plain, limit, draw, count):
             yield found.flops - plain.flops
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_way_is_below_the_bound(kind):
     draw = random.Random(7)

@@ -94,7 +94,7 @@ def test_addresses_that_are_few_are_enough(plain):
     assert found["losses"] == plain["losses"]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.skipif(
     not os.access(GROUPS / "memory.limit_in_bytes", os.W_OK),
     reason="no control groups of version 1 that this user may make",

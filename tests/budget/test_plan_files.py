@@ -70,7 +70,7 @@ def test_the_tide_has_the_peaks_that_are_predicted(step, plan):
     assert set(imagined) <= set(seen)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_plot_writes_the_format_of_the_ending(plan, tmp_path, ending):
     path = tmp_path / f"tide.{ending}"
@@ -151,7 +151,7 @@ def test_a_plan_comes_back_from_its_file(step, plan, tmp_path):
         again.floor  # noqa: B018 - a property
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "change",
     [

@@ -52,6 +52,7 @@ def attempt(run: Any, limit: int) -> Any:
     return found, most, budget
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_programs(kind):
     lt.manual_seed(3)

@@ -122,7 +122,7 @@ def test_every_op_that_is_recorded_finds_its_time(folder, step):
         assert cost == known.typical(name) * 1e9
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("dear", ["gelu", "linear"])
 def test_what_takes_long_is_kept(folder, step, dear):
     limit = budget_of(step, 0.8)
@@ -153,6 +153,7 @@ def run_of(step):
     return list(step.net.parameters())
 
 
+@pytest.mark.deep
 def test_a_kernel_that_made_up_values_do_not_suit_is_weighed(folder, monkeypatch, step):
     ran = kernel_timing._run
 

@@ -158,6 +158,7 @@ def outcomes(module: Any, function: Any, calls: int) -> list[Any]:
     return [found, list(module.SEEN), dict(module.STATE)]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("part", range(4))
 def test_drawn_functions_in_pieces_are_as_written(part: int, tmp_path: Path) -> None:
     replayed = divided = 0

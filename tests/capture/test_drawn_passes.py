@@ -75,7 +75,7 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any]]:
     return f, [lt.randn(*s) for s in leaves]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_drawn_programs_have_the_same_bits_and_no_higher_peak(first: int) -> None:
     calls = 0

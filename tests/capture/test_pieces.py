@@ -217,6 +217,7 @@ def in_pieces(body: Body, starts: list[int]) -> Callable[..., Any]:
     return call
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("part", range(4))
 def test_pieces_of_drawn_functions_do_what_the_functions_do(part: int, tmp_path: Path) -> None:
     cut = refused = 0

@@ -177,6 +177,7 @@ def reduced(case: Case, shape: tuple[int, ...], axes: tuple[int, ...]) -> list[b
     return taken
 
 
+@pytest.mark.quick(60)
 @pytest.mark.parametrize("seed", range(200))
 def test_reductions_of_drawn_layouts(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -374,6 +375,7 @@ def test_a_tensor_that_is_not_aligned_is_used_by_a_compiled_function() -> None:
     assert compiled.replays == 3
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dtype", ["f", "d", "e", "h", "?", "q"])
 def test_masked_copies_of_drawn_layouts(dtype: str) -> None:
     random = np.random.default_rng([*dtype.encode()])

@@ -461,6 +461,7 @@ def test_a_replay_that_is_refused_memory_names_who_has_it() -> None:
     assert "test_watched_replays.py" in str(raised.value)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("split", [False, True])
 def test_drawn_programs_are_profiled(split: bool, monkeypatch: Any) -> None:
     for module in (binding, replay_module, split_replay):

@@ -368,6 +368,7 @@ def test_a_loop_in_a_thread_works_and_ends() -> None:
     assert found == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.deep
 def test_forking_beside_busy_threads_does_not_hang() -> None:
     stop = threading.Event()
 
@@ -505,6 +506,7 @@ def test_the_other_start_methods_work_behind_a_guard(tmp_path, method) -> None:
     assert (out, err) == ("same\n", "")
 
 
+@pytest.mark.deep
 def test_without_a_guard_spawn_says_what_to_do(tmp_path) -> None:
     code = """
         from lowtide.utils.data import DataLoader

@@ -39,7 +39,7 @@ def has_kernel(op: Any) -> bool:
     return any(k.device == "cuda" for k in op.kernels)
 
 
-@pytest.mark.quick(60)
+@pytest.mark.quick(20)
 @over_samples(of=has_kernel)
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=lambda d: d.name)
 def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, dtype: Any) -> None:
@@ -123,6 +123,7 @@ def test_what_a_gpu_would_compute_otherwise_is_refused(loop: Any) -> None:
         printed(Kernel(loop, {}))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", [n for n in OPTIONS if n not in EIGHT_BITS])
 def test_an_optimizer_steps_as_on_the_cpu(name: str) -> None:
     values = np.random.default_rng(0).standard_normal((33, 41)).astype(np.float32)

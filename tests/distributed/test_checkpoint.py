@@ -83,6 +83,7 @@ def loaded_by(size: int, folder: Path) -> list[Any]:
     return results(size, rank_of)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("writers", [1, 2, 4])
 def test_any_number_of_ranks_reads_what_others_wrote(writers: int, tmp_path: Path) -> None:
     expected = saved_by(writers, tmp_path / "c")

@@ -79,6 +79,7 @@ def restored(folder: Path, size: int, **options: Any) -> list[Any]:
     return outcomes(size, rank_of)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_any_number_of_ranks_restores(size, tmp_path):
     last = save_steps(tmp_path, 2, 2)
@@ -173,6 +174,7 @@ def damage(folder: Path, rank: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_all_ranks_pass_over_what_is_damaged(rank, tmp_path):
     last = save_steps(tmp_path, 2, 2)
@@ -192,6 +194,7 @@ def test_all_ranks_pass_over_what_is_damaged(rank, tmp_path):
         assert len(said) == 2
 
 
+@pytest.mark.deep
 def test_a_run_that_passed_over_one_saves_over_it(tmp_path):
     save_steps(tmp_path, 2, 2)
     damage(tmp_path / "step_00000002", 1)
@@ -210,6 +213,7 @@ def test_a_run_that_passed_over_one_saves_over_it(tmp_path):
         same(found, saved[0])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("what", ["files", "index", "json"])
 def test_missing_and_broken_files_are_damage(what, tmp_path):
     save_steps(tmp_path, 2, 2)
@@ -291,6 +295,7 @@ def test_other_groups_of_parameters_are_found_before_anything_is_written(tmp_pat
     assert not optimizer.state
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -373,6 +378,7 @@ def test_a_failed_asynchronous_save_is_told_at_the_next_call(tmp_path, monkeypat
     assert CheckpointDirectory(tmp_path).steps() == []
 
 
+@pytest.mark.deep
 def test_a_rank_that_dies_while_it_saves_leaves_the_older_one(tmp_path, monkeypatch):
     last = save_steps(tmp_path, 2, 1)
 

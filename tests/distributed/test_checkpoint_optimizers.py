@@ -34,6 +34,7 @@ def groups(model: Any) -> list[dict[str, Any]]:
     return [{"params": every[1::2]}, {"params": every[::2], "lr": 5e-3}]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("saving", ["save", "async_save"])
 @pytest.mark.parametrize("sizes", [(2, 3), (3, 1), (1, 2), (4, 2)])
 def test_state_that_lies_in_one_rank_each_is_restored_by_any_number(sizes, saving, tmp_path):

@@ -66,6 +66,7 @@ def equal(a: list[Any], b: list[Any]) -> bool:
     return len(a) == len(b) and all(map(np.array_equal, a, b))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("cap", [None, 0, 0.01])
 def test_all_ranks_have_the_model_of_one_process_bit_for_bit(size: int, cap: float | None) -> None:

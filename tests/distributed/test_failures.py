@@ -51,6 +51,7 @@ def test_ranks_that_call_different_collectives_are_told_before_anything_is_writt
         assert values == [rank] * 4
 
 
+@pytest.mark.deep
 def test_a_deadline_names_the_rank_that_did_not_come() -> None:
     def rank_of(rank: int, size: int) -> Any:
         if rank == 1:
@@ -230,6 +231,7 @@ def meeting(**changed: Any) -> list[Any]:
     return outcomes(2, rank_of)
 
 
+@pytest.mark.deep
 def test_processes_that_do_not_meet_are_told_what_is_wrong() -> None:
     first, _ = meeting(world_size=lambda rank: 3)
     assert "rank 2 did not come to 127.0.0.1 in time" in repr(first)
@@ -242,6 +244,7 @@ def test_processes_that_do_not_meet_are_told_what_is_wrong() -> None:
     assert "rank 1 did not reach rank 0 at 127.0.0.1:1" in repr(second)
 
 
+@pytest.mark.deep
 def test_other_jobs_and_strangers_at_the_address_do_no_harm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

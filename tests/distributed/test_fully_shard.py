@@ -98,7 +98,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return list(a) == list(b) and all(np.array_equal(a[k], b[k]) for k in a)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("reshard", [None, True, False])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -243,7 +243,7 @@ def step_of(model: Any, optimizer: Any) -> Callable[[], None]:
     return step
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_ranks_bytes_are_predicted(kind: str, size: int) -> None:

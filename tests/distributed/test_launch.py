@@ -433,6 +433,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, mark: str) -> None:
     assert time.monotonic() - start < 10
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells of a parent's death")
 def test_a_killed_launcher_leaves_nothing(tmp_path: Path, mark: str) -> None:
     text = f"""

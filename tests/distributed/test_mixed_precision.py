@@ -81,6 +81,7 @@ def test_gradients_have_the_bits_of_one_process_that_computes_the_same(
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("name", POLICIES)
 def test_training_keeps_state_in_full_and_comes_as_far(name: str, recompute: bool) -> None:
@@ -109,6 +110,7 @@ def test_training_keeps_state_in_full_and_comes_as_far(name: str, recompute: boo
         assert abs(mixed[-1] - plain[-1]) < 0.1 * plain[0]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_each_ranks_peak_is_predicted_to_the_byte(name: str, size: int) -> None:

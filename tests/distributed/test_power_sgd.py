@@ -130,6 +130,7 @@ def test_the_first_passes_average_as_without_it(hook: Any) -> None:
     assert not equal(after, later)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("hook", BOTH)
 def test_training_comes_as_far_and_ranks_stay_equal(hook: Any, in_backward: bool) -> None:

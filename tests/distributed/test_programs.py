@@ -99,6 +99,7 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.deep
 def test_a_training_script_under_the_launcher(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     lines = run(tmp_path, "launch", "-n", "2", "--as-torch", "train.py").splitlines()

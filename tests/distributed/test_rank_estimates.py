@@ -72,7 +72,7 @@ def measured(step: Callable[[], None], times: int) -> list[tuple[int, dict[str, 
     return found
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_ranks_peak_is_predicted_to_the_byte(kind: str, size: int) -> None:

@@ -51,6 +51,7 @@ def by_hand(way: str) -> Callable[[], None]:
 WAYS = ("DistributedDataParallel", "ZeroRedundancyOptimizer", "fully_shard")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("stepped", [False, True])
 def test_figures_are_those_of_the_real_thing(stepped: bool) -> None:
     def asked(rank: int, size: int) -> list[Any]:
@@ -87,6 +88,7 @@ def test_figures_are_those_of_the_real_thing(stepped: bool) -> None:
             assert found[way, size] == max(peaks[way] for peaks in ranks), (way, size)
 
 
+@pytest.mark.deep
 def test_the_fewest_ranks_that_fit_are_named() -> None:
     model = net()
     step = step_of(model, optim.AdamW(model.parameters()))

@@ -95,6 +95,7 @@ def lowtide(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.deep
 def test_figures_are_those_of_the_script_in_so_many_ranks(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script(None))
     words = ["fit", "--world-sizes", "1,2", "-o", "found.json", "train.py"]
@@ -111,6 +112,7 @@ def test_figures_are_those_of_the_script_in_so_many_ranks(tmp_path: Path) -> Non
             assert max(map(int, real.stdout.split())) == found[way, size], (way, size)
 
 
+@pytest.mark.deep
 def test_a_limit_names_the_fewest_ranks_and_the_lines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script(None))
     done = lowtide(tmp_path, "fit", "--budget", "7MiB", "--world-sizes", "1,2,4", "train.py")

@@ -116,6 +116,7 @@ def test_several_keys_at_once(kind: str, make: Any) -> None:
         store.multi_set(["a"], ["1", "2"])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_nobody_sets_is_an_error_that_names_it(kind: str, make: Any) -> None:
     store = make(kind)

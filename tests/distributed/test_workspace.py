@@ -6,6 +6,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 import lowtide as lt
 import lowtide.distributed as dist
 from lowtide.framework.distributed.workspace import Workspace
@@ -64,6 +66,7 @@ def test_a_pass_takes_the_same_bytes_however_late_a_rank_is() -> None:
     assert all(len(found) == 1 for found in results(3, rank_of))
 
 
+@pytest.mark.deep
 def test_a_reduction_that_waits_for_workspace_names_who_is_missing() -> None:
     def rank_of(rank: int, size: int) -> None:
         model = DistributedDataParallel(

@@ -61,6 +61,7 @@ def _fork() -> None:
 children: list[int] = []
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # a fork beside threads, which is the point

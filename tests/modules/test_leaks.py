@@ -21,6 +21,7 @@ def step(case, layer):
     layer.zero_grad()
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_step_of_each_layer_leaves_no_bytes(name):
     gc.collect()

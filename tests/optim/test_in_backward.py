@@ -64,7 +64,7 @@ def gradient_bytes(device: str, run: Any) -> tuple[int, int]:
 # The same numbers
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("road", ["compiled", "plain"])
 @pytest.mark.parametrize("case", [*CASES, *ROUNDED], ids=identity)
 def test_every_optimizer_makes_the_same_steps(case, road, monkeypatch):

@@ -115,7 +115,7 @@ def _stepped(kind, shapes):
     return made
 
 
-@pytest.mark.quick(75)
+@pytest.mark.quick(25)
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("kind", ALL)
 def test_a_state_of_another_shape_is_refused_when_it_is_loaded(kind, seed):

@@ -62,6 +62,7 @@ def lowtide(folder, *words):
     )
 
 
+@pytest.mark.deep
 def test_a_script_is_profiled_as_it_is(script):
     done = lowtide(script, "profile", "train.py", "--size", "3")
     assert done.returncode == 0, done.stderr

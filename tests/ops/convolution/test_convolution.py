@@ -227,6 +227,7 @@ def forget_parts(monkeypatch):
                     monkeypatch.setattr(made, "_dispatcher", None)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("name", FOR_REGISTERS)
 def test_registers_of_each_size_give_the_same_sums(name, size, monkeypatch):

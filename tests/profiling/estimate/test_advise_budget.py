@@ -62,7 +62,7 @@ def follow(code, step, x, y, **names):
     return lt.max_memory_allocated()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(6))
 def test_the_promised_peak_is_the_budgets(seed):
     draw = random.Random(seed)
@@ -86,7 +86,7 @@ def test_the_promised_peak_is_the_budgets(seed):
         assert follow(budget.code, step, x, y) == budget.peak_bytes <= limit
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize(("pays", "planned"), [(-9.0, True), (9.0, False)])
 def test_a_plan_is_proposed_where_it_saves_enough(monkeypatch, pays, planned):
     monkeypatch.setattr(budget_advice, "PAYS", pays)

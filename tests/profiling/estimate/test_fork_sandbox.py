@@ -256,6 +256,7 @@ def test_a_loader_with_workers():
     assert children() <= before
 
 
+@pytest.mark.deep
 def test_workers_of_the_caller_are_left_alone():
     data = TensorDataset(lt.arange(50 * 2000).view(50, 2000))
     loader = DataLoader(data, batch_size=10, num_workers=2)

@@ -221,6 +221,7 @@ def _profiled():
     return prof
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "write",
     [

@@ -16,7 +16,7 @@ from lowtide.utils.data import DataLoader, TensorDataset
 from tests.profiling.leaks.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
 
 
-@pytest.mark.quick(2)
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam"])
 def test_clean_optimizers_with_state(name: str) -> None:
     model = mlp()
@@ -29,6 +29,7 @@ def test_clean_optimizers_with_state(name: str) -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_numbers_in_lists() -> None:
     model, optimizer = setup()
     losses, outputs = [], deque(maxlen=10)
@@ -42,6 +43,7 @@ def test_clean_numbers_in_lists() -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_loss_of_the_step_before_and_of_the_best() -> None:
     model, optimizer = setup()
     previous = best = None
@@ -57,6 +59,7 @@ def test_clean_loss_of_the_step_before_and_of_the_best() -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_average_of_weights() -> None:
     model, optimizer = setup()
     average = lt.optim.swa_utils.AveragedModel(model)
@@ -106,6 +109,7 @@ def test_clean_batch_norm_and_dropout() -> None:
     loop(lambda x, y: train(optimizer, F.mse_loss(model(x), y)))
 
 
+@pytest.mark.deep
 def test_clean_cached_tensors_without_graph() -> None:
     model, optimizer = setup()
 
@@ -122,6 +126,7 @@ def test_clean_cached_tensors_without_graph() -> None:
     loop(body)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("workers", [0, 1])
 def test_clean_data_loader(workers: int) -> None:
     model, optimizer = setup()
@@ -148,6 +153,7 @@ def test_clean_retain_graph_for_two_losses() -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_graph_made_once_and_used_in_each_step() -> None:
     encoder = nn.Linear(WIDTH, HIDDEN)
     head = nn.Linear(HIDDEN, 1)
@@ -232,6 +238,7 @@ def test_clean_exceptions_that_are_handled() -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_attribute_that_is_written_anew() -> None:
     class Last(nn.Module):
         def __init__(self) -> None:

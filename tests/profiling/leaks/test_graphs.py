@@ -43,6 +43,7 @@ def test_a_dataset_that_requires_grad() -> None:
     assert "requires_grad" in f.fix
 
 
+@pytest.mark.deep
 def test_a_finding_of_data_follows_its_growth() -> None:
     model, optimizer = setup()
     samples = [(lt.randn(WIDTH, requires_grad=True), lt.zeros(1)) for _ in range(40)]
@@ -87,6 +88,7 @@ def test_a_hidden_state_carried_on() -> None:
     assert f.growth_bytes_per_step > 0
 
 
+@pytest.mark.deep
 def test_the_state_of_an_lstm_in_training() -> None:
     cell, head = nn.LSTM(WIDTH, HIDDEN), nn.Linear(HIDDEN, 1)
     state = None
@@ -101,6 +103,7 @@ def test_the_state_of_an_lstm_in_training() -> None:
     assert "`state[" in f.root
 
 
+@pytest.mark.deep
 def test_a_buffer_that_tracks_the_graph() -> None:
     class Center(nn.Module):
         mean: Any
@@ -126,6 +129,7 @@ def test_a_buffer_that_tracks_the_graph() -> None:
     assert f.root.startswith("`model[0].mean`")
 
 
+@pytest.mark.deep
 def test_weights_updated_with_recording_on() -> None:
     w = lt.randn(WIDTH, 1, requires_grad=True)
     with detect_retained() as watch:
@@ -140,6 +144,7 @@ def test_weights_updated_with_recording_on() -> None:
     assert "`w`" in f.root
 
 
+@pytest.mark.deep
 def test_gradients_that_accumulate_with_their_graph() -> None:
     model, _ = setup()
     with detect_retained() as watch:
@@ -181,6 +186,7 @@ def test_a_cycle_that_nobody_names(collected: bool) -> None:
     assert "freed only by gc" in f.root
 
 
+@pytest.mark.deep
 def test_a_tensor_that_python_does_not_show() -> None:
     import numpy as np
 

@@ -174,7 +174,7 @@ QUICK = [
 ]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize(("kept", "where", "ends"), QUICK)
 def test_what_piles_up_is_counted_to_the_byte(kept: str, where: str, ends: str) -> None:
     check(kept, where, ends)
@@ -256,6 +256,7 @@ def check_clean(body: Any, ends: str, steps: int) -> None:
     assert kept
 
 
+@pytest.mark.deep
 def test_a_window_does_not_pile_up() -> None:
     check_clean(_popped, "optimizer", 16)
 
@@ -319,7 +320,7 @@ def test_a_hook_that_gathers_features() -> None:
     assert "ensors without a graph pile up in 1 place" in prof.report()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("recording", [False, True])
 def test_an_exception_whose_traceback_ends_in_lowtide(recording: bool) -> None:
     model, errors = nn.Linear(WIDTH, OUT), []

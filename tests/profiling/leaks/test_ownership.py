@@ -163,6 +163,7 @@ def test_what_two_lists_share_is_shown_once() -> None:
     assert before - lt.memory_allocated() == 5 * 1024
 
 
+@pytest.mark.deep
 def test_counting_keeps_nothing_alive() -> None:
     w, losses = lt.ones(8, requires_grad=True), []
     gc.disable()
@@ -189,6 +190,7 @@ def keep_losses(net: Any) -> tuple[list[Any], detect_retained]:
     return losses, watch
 
 
+@pytest.mark.deep
 def test_kernels_and_what_numba_compiled_are_not_counted(monkeypatch) -> None:
     """An op's kernels lead to Numba, and so to all that it compiled in this process."""
 
@@ -221,6 +223,7 @@ def test_kernels_and_what_numba_compiled_are_not_counted(monkeypatch) -> None:
     assert before - lt.memory_allocated() == found.bytes
 
 
+@pytest.mark.deep
 def test_too_many_objects_to_count_are_named(monkeypatch) -> None:
     net = nn.Linear(8, 4)
     _, counted = keep_losses(net)

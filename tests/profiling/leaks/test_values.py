@@ -50,6 +50,7 @@ def test_a_loss_kept_in_a_list() -> None:
     assert ".item()" in f.fix
 
 
+@pytest.mark.deep
 def test_a_loss_kept_after_the_step() -> None:
     model, optimizer = setup()
     history = []
@@ -67,6 +68,7 @@ def test_a_loss_kept_after_the_step() -> None:
     assert (f.bytes, f.growth_bytes_per_step) == (8, 4)  # at the end of step 3 it holds two
 
 
+@pytest.mark.deep
 def test_a_running_sum_of_losses() -> None:
     model, optimizer = setup()
     total = lt.zeros(())
@@ -115,6 +117,7 @@ def test_a_dict_of_metrics() -> None:
     assert f.root == f"`metrics['loss'][0]`, local variable of {here.__name__}()"
 
 
+@pytest.mark.deep
 def test_a_dict_by_step() -> None:
     model, optimizer = setup()
     by_step: dict[int, Any] = {}
@@ -194,6 +197,7 @@ def test_an_attribute_of_a_users_object() -> None:
     assert f.kept_at.endswith(place(Meter, "kept"))
 
 
+@pytest.mark.deep
 def test_a_validation_loss_with_its_graph() -> None:
     model, optimizer = setup()
     with detect_retained() as watch:

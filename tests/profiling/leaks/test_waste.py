@@ -166,7 +166,7 @@ CLEAN = [
 ]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("program", CLEAN, ids=lambda f: f.__name__)
 def test_programs_that_waste_nothing_hear_nothing(w, program):
     assert told(lambda: program(w, lt.ones(ROWS, 64))) == []
@@ -198,6 +198,7 @@ def test_a_parameter_without_a_gradient_is_named(kind):
     assert line == line_of(trained, "optimizer.step()")
 
 
+@pytest.mark.deep
 def test_frozen_and_late_parameters_are_not_idle():
     model = TwoHeads()
     model.idle.requires_grad_(False)
@@ -255,6 +256,7 @@ def test_outside_of_profilers_nodes_have_no_finalizer(w):
     assert "__del__" not in vars(Node)
 
 
+@pytest.mark.deep
 def test_an_estimate_warns_of_nothing(w):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -17,6 +17,7 @@ from lowtide.profiling import Finding, detect_retained
 from tests.profiling.leaks.loops import BATCH, WIDTH, batches, only, setup, train
 
 
+@pytest.mark.deep
 def test_watching_keeps_nothing_alive() -> None:
     model, optimizer = setup()
     losses = []
@@ -39,6 +40,7 @@ def test_watching_keeps_nothing_alive() -> None:
     assert ledger.live == before
 
 
+@pytest.mark.deep
 def test_locals_of_the_caller_are_left_as_they_are() -> None:
     model, optimizer = setup()
     losses = []
@@ -74,6 +76,7 @@ def test_nested_watchers_see_the_same() -> None:
     assert only(outer) == only(inner)
 
 
+@pytest.mark.deep
 def test_a_leak_in_a_thread() -> None:
     found: list[Finding] = []
 
@@ -121,6 +124,7 @@ def test_a_bounded_queue_stops_growing() -> None:
     assert (f.bytes, f.growth_bytes_per_step, watch.elsewhere_bytes) == (8, 0, 4)
 
 
+@pytest.mark.deep
 def test_report_and_warning() -> None:
     model, optimizer = setup()
     losses = []
@@ -144,6 +148,7 @@ def test_report_and_warning() -> None:
     )
 
 
+@pytest.mark.deep
 def test_an_error_in_the_loop_leaves_the_findings() -> None:
     model, optimizer = setup()
     losses = []

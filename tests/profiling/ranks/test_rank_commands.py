@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.deep
 def test_a_launched_script_is_profiled_in_each_rank(folder: Path) -> None:
     done = lowtide(folder, "launch", "-n", "2", "--profile", "memory", "train.py")
     assert done.returncode == 0, done.stderr
@@ -75,6 +76,7 @@ def test_a_launched_script_is_profiled_in_each_rank(folder: Path) -> None:
     assert "3 optimizer steps, peaks cpu" in lowtide(folder, "report", "memory/rank-1").stdout
 
 
+@pytest.mark.deep
 def test_ranks_are_reported_although_one_fails(folder: Path) -> None:
     done = lowtide(folder, "launch", "-n", "2", "--profile", "memory", "train.py", "--crash")
     assert done.returncode == 1

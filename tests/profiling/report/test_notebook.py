@@ -103,6 +103,7 @@ def test_a_comparison_has_both_peaks_and_what_is_saved(program):
     assert "saved, by module" in words
 
 
+@pytest.mark.deep
 def test_advice_has_a_row_for_each_change(program):
     found = advise(program[1], limit=lt.memory_allocated() + 200_000, model=program[0])
     assert not found.fits
