@@ -133,6 +133,7 @@ def test_it_comes_before_an_installed_torch(tmp_path: Any) -> None:
     assert run("-c", code, str(tmp_path)).returncode == 0
 
 
+@pytest.mark.deep
 def test_a_torch_that_was_imported_before_is_refused(tmp_path: Any) -> None:
     (tmp_path / "torch.py").write_text("")
     code = "import sys; sys.path.insert(0, sys.argv[1]); import torch, lowtide.as_torch"

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("start", [["lowtide.as_torch"], ["lowtide", "run-as-torch"]])
 def test_a_script_runs_with_its_arguments(folder: Path, start: list[str]) -> None:
     done = run("-m", *start, "train.py", "--lr", "1", cwd=folder)

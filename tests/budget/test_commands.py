@@ -94,6 +94,7 @@ def test_a_script_that_does_not_fit_hears_of_the_option(tmp_path):
     assert "would pass the budget of 1.00 MiB, begun at the option --memory-budget, by " in err
 
 
+@pytest.mark.deep
 def test_a_profile_in_a_budget(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("profile", "--as-torch", "--memory-budget", "3MiB", "--no-timeline", "train.py")

@@ -209,6 +209,7 @@ def test_an_error_inside_and_generators_leave_the_optimizer_as_it_was():
     handle.remove()
 
 
+@pytest.mark.deep
 def test_a_plan_in_a_file_wants_its_optimizers(tmp_path):
     world = World(4)
     plan = planned(world)

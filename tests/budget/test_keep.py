@@ -282,7 +282,7 @@ def test_many_values_are_proved_of_few_instants(monkeypatch):
     assert 0 < least_replayed(program, limit) <= usual
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("count", [4, 9])
 def test_a_plan_states_what_no_way_can_save(count):
     """In a chain of equal layers the least is known: so many are computed again as do not fit."""

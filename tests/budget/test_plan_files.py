@@ -82,6 +82,7 @@ def test_plot_writes_the_format_of_the_ending(plan, tmp_path, ending):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.deep
 def test_the_picture_names_what_it_draws(plan):
     axes = figure(plan.tide(), "a plan").axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]

@@ -89,6 +89,7 @@ def test_batches_do_not_depend_on_the_number_of_workers(workers, options) -> Non
     assert [values(loader) for loader in loaders] == expected
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("workers", WORKERS)
 def test_every_length_ends_right(workers) -> None:
     for n in (1, 7, 8, 9, 16):
@@ -198,7 +199,7 @@ def test_a_state_after_leaving_a_loop_is_that_of_the_loop() -> None:
     assert values(other) == [[6, 7], [8, 9]]
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("cls", [Stream, Counting])
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("taken", [1, 3, 6, 7])

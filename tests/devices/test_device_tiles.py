@@ -117,6 +117,7 @@ def test_cross_entropy_equals_that_of_the_cpu(shape, smoothing, tile):
         )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("groups", "stride", "padding", "dilation"), [(1, 1, 1, 1), (2, 2, 0, 1), (1, 1, 2, 3)]
 )

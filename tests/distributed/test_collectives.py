@@ -105,6 +105,7 @@ def test_reductions_are_those_in_the_order_of_ranks_bit_for_bit(size: int) -> No
     assert results(size, rank_of) == [[]] * size
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.deep)])
 def test_what_is_moved_arrives(size: int) -> None:
     def rank_of(rank: int, size: int) -> list[Any]:

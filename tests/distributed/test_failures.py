@@ -144,6 +144,7 @@ def test_a_rank_that_is_interrupted_leaves_and_the_others_are_told(tmp_path: Pat
     assert found == [None, None], found
 
 
+@pytest.mark.deep
 def test_an_interrupted_backward_leaves_the_model_to_the_next_group(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
 

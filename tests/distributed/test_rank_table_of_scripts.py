@@ -135,6 +135,7 @@ def test_operations_are_those_of_a_step(tmp_path: Path) -> None:
     assert 2 * products < cells[0]["flops"] < 4 * products
 
 
+@pytest.mark.deep
 def test_a_forward_that_the_script_has_put_there_stays(tmp_path: Path) -> None:
     text = script(None).replace("model = Net()", "model = Net(); model.forward = Own(model)")
     own = (

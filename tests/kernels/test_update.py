@@ -124,6 +124,7 @@ def test_functions_of_float32_are_not_taken_for_other_dtypes(n, dtype):
     np.testing.assert_allclose(p.double().numpy(), expected, rtol=tolerance)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", sorted(FLOAT32_ONLY))
 def test_loops_of_functions_of_float32_do_not_compile_for_others(tmp_path, name):
     hint = ", exp(-0.5 * x * x)" if TABLE[name].second == "hint" else ""

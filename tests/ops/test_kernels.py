@@ -95,6 +95,7 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("count", [N, N + 13])
 def test_activations_are_those_of_the_plain_kernels(name, count, plainly):

@@ -43,7 +43,7 @@ def test_every_schedule_has_a_case():
     assert exported - {"LRScheduler"} == {n.partition("-")[0] for n in SCHEDULES}
 
 
-@pytest.mark.quick(50)
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("case", CASES, ids=identity)
 def test_ten_steps(case, road):
     got, _ = run(lt, *case)

@@ -96,7 +96,7 @@ def taken(case: Any, seed: int, monkeypatch: Any, listed: bool) -> Any:
     return bits_of(params, optimizer)
 
 
-@pytest.mark.quick(30)
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=identity)
 def test_listed_steps_equal_steps_of_one_parameter_each(case, monkeypatch):
     for seed in range(3):
@@ -104,7 +104,7 @@ def test_listed_steps_equal_steps_of_one_parameter_each(case, monkeypatch):
         assert found[0] == found[1]
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=identity)
 def test_listed_steps_agree_with_calls_of_numpy(case, monkeypatch):
     for seed in range(2):

@@ -158,6 +158,7 @@ def convolved(name, arrays, dtype):
     return [t.detach().numpy() for t in (out, *grad(out, [x, w], [u]))]
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("name", GEOMETRIES)

@@ -88,7 +88,7 @@ def test_gather_through_more_dims_than_loops():
     same(x.gather(3, lt.tensor(index)), expected)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", [*DTYPES, np.complex128])
 def test_indexing(dtype):
     x = made(40, 50, 30, dtype=dtype)
@@ -189,6 +189,7 @@ def test_scatter_reduce(reduce, expanded):
     same(lt.tensor(x).scatter_reduce(0, wide, lt.tensor(src), reduce), expected)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("include_self", [True, False])
 def test_scatter_mean(include_self):
     x, src, index = made(50, 64, dtype=np.float64), made(600, 64, dtype=np.float64), named(40, 600)

@@ -299,6 +299,7 @@ def test_a_zero_on_a_small_diagonal_spoils_its_own_system_only():
     assert np.isfinite(x.numpy()).all((1, 2)).tolist() == [k != 7 for k in range(20)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
 @pytest.mark.parametrize("n", range(1, 10))
 @pytest.mark.compiled
@@ -325,6 +326,7 @@ def test_large_stacks_of_small_matrices_are_eliminated_as_by_numpy(n, dtype):
     np.testing.assert_allclose(det, np.linalg.det(a), rtol=slack, atol=slack)
 
 
+@pytest.mark.deep
 def test_a_singular_matrix_in_a_large_stack_is_named_and_spoils_nothing_else():
     a = np.tile(2 * np.eye(3), (2000, 1, 1))
     a[7] = [[1, 2, 3], [2, 4, 6], [1, 0, 0]]

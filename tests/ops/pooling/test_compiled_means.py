@@ -24,6 +24,7 @@ def pooled(nd: int, x: np.ndarray, grad: Any, options: dict[str, Any]) -> list[n
     return [out.detach().numpy(), given.numpy()]
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("seed", range(80))
 def test_drawn_windows(seed, monkeypatch):
     random = np.random.default_rng(seed)

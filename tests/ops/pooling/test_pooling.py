@@ -104,6 +104,7 @@ def plainly(function, monkeypatch):
         return function()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
 @pytest.mark.parametrize(
     ("shape", "size"),
@@ -178,6 +179,7 @@ def test_compiled_windows_of_ties_and_nan_are_the_plain_ones(
         assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("shape", "kernel", "stride", "padding", "dilation"),

@@ -26,6 +26,7 @@ def best(x, k, dim, largest):
     return np.take(order, np.arange(k), axis=dim)
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_topk(dim, n, k, largest, dtype):
     np.testing.assert_array_equal(found.values.numpy(), np.take_along_axis(x, places, dim))
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("k", [4, 60])
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("order", ["up", "down", "all equal", "many nan", "all nan", "whole"])
@@ -108,6 +110,7 @@ def test_sort_of_extreme_numbers(dtype):
         np.testing.assert_array_equal(found.values.numpy().view(bits), expected.view(bits))
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("k", [1, 350, 701])

@@ -75,6 +75,7 @@ def test_clean_average_of_weights() -> None:
     loop(body)
 
 
+@pytest.mark.deep
 def test_clean_accumulation_of_gradients() -> None:
     model, optimizer = setup()
     with detect_retained() as watch:
@@ -90,6 +91,7 @@ def test_clean_accumulation_of_gradients() -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_sum_of_losses_within_a_step() -> None:
     model, optimizer = setup()
     with detect_retained() as watch:
@@ -212,6 +214,7 @@ def test_clean_schedule_and_clipping() -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_without_optimizer() -> None:
     w = lt.randn(WIDTH, 1, requires_grad=True)
     with detect_retained() as watch:

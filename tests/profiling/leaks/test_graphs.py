@@ -71,6 +71,7 @@ def test_retain_graph_by_habit() -> None:
     assert f.bytes == 4 * BATCH * (WIDTH + HIDDEN + 2)
 
 
+@pytest.mark.deep
 def test_a_hidden_state_carried_on() -> None:
     cell = nn.RNN(WIDTH, HIDDEN)
     hidden = lt.zeros(1, 2, HIDDEN)
@@ -202,6 +203,7 @@ def test_a_tensor_that_python_does_not_show() -> None:
     assert f.line.endswith(place(test_a_tensor_that_python_does_not_show, "made"))
 
 
+@pytest.mark.deep
 def test_a_momentum_kept_with_recording_on() -> None:
     class Careless(lt.optim.Optimizer):
         def __init__(self, params: Any) -> None:

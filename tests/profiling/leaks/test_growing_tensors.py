@@ -372,6 +372,7 @@ def test_a_finding_of_an_older_file_is_one_of_a_graph() -> None:
     assert Finding(**fields).graph  # type: ignore[arg-type]
 
 
+@pytest.mark.deep
 def test_a_look_that_fails_leaves_nobody_listening(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: Any, *_: Any) -> Any:
         raise MemoryError

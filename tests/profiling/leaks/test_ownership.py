@@ -139,6 +139,7 @@ def test_two_lists_of_sums_and_of_losses() -> None:
         assert before - lt.memory_allocated() == by_name[name]
 
 
+@pytest.mark.deep
 def test_what_two_lists_share_is_shown_once() -> None:
     w = lt.ones(256, requires_grad=True)
     one: list[Any] = []

@@ -185,6 +185,7 @@ class Trainer:
             self.meter.update(loss)
 
 
+@pytest.mark.deep
 def test_an_attribute_of_a_users_object() -> None:
     trainer = Trainer()
     with detect_retained() as watch:

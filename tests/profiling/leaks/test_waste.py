@@ -69,6 +69,7 @@ def test_what_a_value_of_the_loss_pins_as_well_is_not_counted(w):
     assert told(step) == []
 
 
+@pytest.mark.deep
 def test_a_branch_for_the_log_alone_is_told(w):
     def train():
         for _ in range(3):
@@ -97,6 +98,7 @@ def test_a_graph_that_was_retained_for_nobody_is_told_at_the_backward(w):
     assert line == line_of(train, "retain_graph")
 
 
+@pytest.mark.deep
 def test_small_graphs_are_not_worth_a_warning(w):
     assert told(lambda: [(w * w).exp() for _ in range(5)]) == []
 
@@ -241,6 +243,7 @@ def test_the_category_can_be_filtered_and_the_warnings_left_out(w):
         program()
 
 
+@pytest.mark.deep
 def test_a_warning_that_is_an_error_leaves_no_profiler_behind(w):
     with pytest.raises(UnusedGraphWarning), MemoryProfiler("cpu"):
         (lt.ones(ROWS, 64) @ w).exp()
