@@ -47,7 +47,7 @@ def test_a_script_runs_with_its_arguments(folder: Path, start: list[str]) -> Non
     assert last.startswith(("loss 0.", "loss 1."))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("start", [["lowtide.as_torch"], ["lowtide", "run-as-torch"]])
 def test_a_module_runs(folder: Path, start: list[str]) -> None:
     done = run("-m", *start, "-m", "train", "a", cwd=folder)

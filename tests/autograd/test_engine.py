@@ -213,6 +213,7 @@ def test_a_chain_of_100000_nodes_runs_backward_and_dies_without_recursion():
     assert backend(lt.device("cpu")).ledger.live <= before
 
 
+@pytest.mark.deep
 def test_an_unused_chain_of_100000_nodes_dies_without_recursion():
     x = leaf(1.0)
     y = x

@@ -49,6 +49,7 @@ def plain():
     return run("plain", 0)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("share", [0.65, pytest.param(0.9, marks=pytest.mark.deep)])
 def test_what_the_process_holds_is_within_the_budget(plain, share):
     limit = int(share * plain["peak"])
@@ -63,6 +64,7 @@ def test_what_the_process_holds_is_within_the_budget(plain, share):
     assert 0.9 * limit < found["resident"] <= 1.003 * limit + (1 << 21)
 
 
+@pytest.mark.deep
 def test_a_budget_of_tensors_gives_no_pages_back(plain):
     limit = int(0.65 * plain["peak"])
     found = run("tensors", limit)

@@ -248,7 +248,7 @@ def test_booleans_are_packed_where_they_are_dear():
     assert budget.evictions >= budget.stashed
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("share", [0.4, 0.5, 0.6, 0.8])
 def test_a_plan_with_a_disk_is_what_happens(share, tmp_path):
     step, state = make()

@@ -132,6 +132,7 @@ def test_programs_of_small_tensors(joined_small_calls: list[Any], first: int, sp
     assert sum(row is not None for row in joined_small_calls) > small.COUNT
 
 
+@pytest.mark.deep
 def test_drawn_recordings_compute_the_same(joined_small_calls: list[Any]) -> None:
     made = different = computed_again = 0
     tracer = KernelTracer()

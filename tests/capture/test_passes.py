@@ -343,6 +343,8 @@ def test_a_backward_begins_behind_what_forward_computes() -> None:
 def test_operands_are_gone_through_once_each(seed: int) -> None:
     r = random.Random(seed)
     shape = tuple(r.choice([1, 2, 3, 64, 70]) for _ in range(r.randrange(1, 5)))
+    while np.prod(shape) > 1 << 19:  # sorting takes long
+        shape = shape[1:]
     places = []
     for k in range(r.randrange(1, 4)):
         of = tuple(1 if k and r.random() < 0.3 else n for n in shape)[r.randrange(2) if k else 0 :]

@@ -60,6 +60,7 @@ def test_the_peak_is_not_above_plain(name: str, keep: str) -> None:
     assert all(bool((a == b).all()) for a, b in zip(expected, found, strict=True))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["encoder layer, relu", "encoder", "mlp, relu"])
 def test_nor_under_autocast(name: str) -> None:
     plain, expected = trained(NETS[name], None, True)

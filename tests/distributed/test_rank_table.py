@@ -51,7 +51,7 @@ def by_hand(way: str) -> Callable[[], None]:
 WAYS = ("DistributedDataParallel", "ZeroRedundancyOptimizer", "fully_shard")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.deep
 @pytest.mark.parametrize("stepped", [False, True])
 def test_figures_are_those_of_the_real_thing(stepped: bool) -> None:
     def asked(rank: int, size: int) -> list[Any]:

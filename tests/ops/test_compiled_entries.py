@@ -144,7 +144,7 @@ def test_entries_take_operands_however_they_lie(name: str, dtype: lt.dtype) -> N
         compared(OPS[name], dtype, set(), lambda x: laid_out_anew(x, random))
 
 
-@pytest.mark.quick(25)
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("name", WITH_ENTRIES)
 def test_samples_reach_all_entries_and_they_give_what_the_plain_kernel_gives(name: str) -> None:
     op, ran = OPS[name], set[int]()

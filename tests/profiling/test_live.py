@@ -80,6 +80,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.deep
 def test_another_process_is_shown_and_said_to_have_ended(tmp_path, capsys):
     (tmp_path / "long.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOWTIDE_PUBLISH": "1"}

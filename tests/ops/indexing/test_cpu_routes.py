@@ -231,6 +231,7 @@ def test_sums_have_the_same_bits_however_many_threads():
 # Putting
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.compiled
 def test_writing_at_indices_leaves_the_last(dtype):
@@ -283,6 +284,7 @@ def test_flip_of_the_last_dim(dtype):
 # Gradients
 
 
+@pytest.mark.quick(1)
 def test_gradients_of_reads_add_up_where_an_index_occurs_twice():
     x, index, wide = made(80, 60, dtype=np.float64), named(80, 400), named(60, 80, 300)
     g, h = made(400, 60, dtype=np.float64), made(80, 300, dtype=np.float64)
@@ -359,6 +361,7 @@ def test_masked_fill_broadcasts_and_writes_in_place():
     same(t, expected)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_reading_by_a_mask_and_its_gradient(dtype):
     x = made(150, 160, 3, dtype=dtype)

@@ -337,6 +337,7 @@ def test_binary_cross_entropy_is_that_of_the_formula():
         np.testing.assert_allclose(y.grad.numpy(), arriving.numpy() * exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("weight_shape", [(1,), (), (131,), (3, 1), (1, 3, 1), (7, 1, 1), (3, 131)])
 def test_logits_with_weights_of_the_positive_part(weight_shape):
     a, t, g = (numbers(7, 3, 131, 7)[..., k].copy() for k in range(3))

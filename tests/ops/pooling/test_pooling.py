@@ -145,6 +145,7 @@ def test_compiled_adaptive_pooling_equals_the_plain_one(shape, size, dtype, monk
         np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation"),

@@ -70,6 +70,7 @@ def test_errors_say_the_rule(call, error, message):
         call()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 @pytest.mark.parametrize("shape", [(130, 127), (4, 60, 77), (20000,)])
 def test_large_single_precision_transforms_are_those_of_double(shape, norm):

@@ -103,6 +103,7 @@ def test_clean_sum_of_losses_within_a_step() -> None:
     assert watch.findings == [], watch.report()
 
 
+@pytest.mark.deep
 def test_clean_batch_norm_and_dropout() -> None:
     model = nn.Sequential(
         nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Dropout(0.5), nn.Linear(HIDDEN, 1)
@@ -258,6 +259,7 @@ def test_clean_attribute_that_is_written_anew() -> None:
     loop(lambda x, y: train(optimizer, F.mse_loss(model(x), y)))
 
 
+@pytest.mark.deep
 def test_clean_mixed_precision() -> None:
     model, optimizer = setup()
     scaler = lt.amp.GradScaler("cpu")

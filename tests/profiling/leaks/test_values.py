@@ -28,6 +28,7 @@ from tests.profiling.leaks.loops import (
 )
 
 
+@pytest.mark.deep
 def test_a_loss_kept_in_a_list() -> None:
     model, optimizer = setup()
     losses = []

@@ -96,6 +96,7 @@ def test_a_leak_in_a_thread() -> None:
     assert "losses" in found[0].root
 
 
+@pytest.mark.deep
 def test_growth_is_followed() -> None:
     model, optimizer = setup()
     outputs = []
