@@ -35,7 +35,7 @@ class OptimizedModule(Module):
         super().__init__()
         self.__dict__.pop("training")
         self._modules["_orig_mod"] = mod
-        self.__dict__["_compiled"] = compiled_function(partial(_call, mod), fullgraph, check)
+        self.__dict__["_compiled"] = compiled_function(partial(_call, mod), fullgraph, check, mod)
 
     @property
     def training(self) -> bool:

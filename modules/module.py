@@ -409,7 +409,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
             **kwargs: Options of ``lowtide.compile``, of which ``fullgraph`` and ``check`` count.
         """
         options = {name: kwargs[name] for name in ("fullgraph", "check") if name in kwargs}
-        compile_calls(self, compiled_function(partial(run_hooked, self), **options))
+        compile_calls(self, compiled_function(partial(run_hooked, self), module=self, **options))
 
     def share_memory(self: T) -> T:
         """Do nothing; accepted for compatibility with PyTorch."""

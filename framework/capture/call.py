@@ -17,6 +17,7 @@ from ..modes import local
 from ..storage import Storage
 from ..tensor import Tensor, wrap
 from .containers import GivenContainers
+from .gathered import Gathered
 from .kernel_recorder import owner_of
 from .recorder import is_freed, leaf_of
 
@@ -30,11 +31,13 @@ class Call:
         function: What is called.
         args: Its arguments.
         kwargs: Those by name.
+        module: The module whose call it is, if it is one's.
 
     Attributes:
         again: Calls the function as it is written.
         reason: Why the call can be no recorded one; None if it can.
-        tensors: The tensors among the arguments.
+        gathered: The parameters that are gathered for this call.
+        tensors: The tensors among the arguments, and then ``gathered.tensors``.
         others: All other arguments.
         owners: Who owns the memory of each tensor.
         key: What calls of one kind have in common: specs, strides, values, modes.
@@ -46,7 +49,11 @@ class Call:
     guards: Any = None
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: Any = None,
     ) -> None:
         self.again = functools.partial(function, *args, **kwargs)
         self.autocast = local.state.autocast
@@ -78,6 +85,10 @@ class Call:
                 return
             self.tensors.append(x)
             key.append((x._spec, array.strides, x._requires_grad))
+        self.gathered = Gathered(module)
+        for p in self.gathered.tensors:
+            self.tensors.append(p)
+            key.append((p._spec, p._requires_grad))
         self.owners = [memory_of(t) for t in self.tensors]
         if len(self.owners) > 1:
             key.append(self._aliasing())
@@ -174,16 +185,18 @@ class Inside:
     """A call's arguments as the recorded function gets them: its graph ends at them.
 
     Those that require grad are given as other tensors of the same bytes, which lead to leaves.
+    Gathered parameters are leaves.
 
     Attributes:
-        tensors: The tensors among the arguments, in order.
+        tensors: The tensors of the call, in order.
         function: Calls the function with them.
     """
 
     def __init__(self, call: Call) -> None:
         args, kwargs = call.again.args, call.again.keywords
         recording = local.state.grad
-        differentiable = {id(t): t for t in call.tensors if t._requires_grad and recording}
+        given = call.tensors[: len(call.tensors) - len(call.gathered.tensors)]
+        differentiable = {id(t): t for t in given if t._requires_grad and recording}
         self.outer = list(differentiable.values())
         self._inner = {id(t): _cut(t) for t in self.outer}
         self.tensors = [self._inner.get(id(t), t) for t in call.tensors]

@@ -53,6 +53,7 @@ class CompiledFunction(InPieces):
         function: The function.
         fullgraph: Raise where it cannot be recorded, instead of running it as it is written.
         check: Every so many replays run both ways, and are compared; 0: none.
+        module: The module whose calls it makes, if it makes one's.
 
     Attributes:
         function: The function as it is written.
@@ -63,7 +64,11 @@ class CompiledFunction(InPieces):
     """
 
     def __init__(
-        self, function: Callable[..., Any], fullgraph: bool = False, check: int = 0
+        self,
+        function: Callable[..., Any],
+        fullgraph: bool = False,
+        check: int = 0,
+        module: Any = None,
     ) -> None:
         super().__init__()
         functools.update_wrapper(self, function, updated=())
@@ -76,6 +81,7 @@ class CompiledFunction(InPieces):
         self.quiet = False
         self._kinds: dict[Any, Kind] = {}
         self._name = name_of(function)
+        self._module = module
         self._divisible = not fullgraph and isinstance(function, FunctionType | MethodType)
         self._lock = threading.Lock()
 
@@ -111,7 +117,7 @@ class CompiledFunction(InPieces):
             state.compiling -= 1
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = Call(self.function, args, kwargs)
+        call = Call(self.function, args, kwargs, self._module)
         if call.reason is not None:
             return self._as_written(call.reason, args, kwargs)
         kind = self._kinds.get(call.key)
@@ -180,13 +186,14 @@ class CompiledFunction(InPieces):
             often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
             return self._refused(kind, often, args, kwargs, changes=last_part(kind.last_change))
         try:
-            guards = Guards(self.function, call.others, self._around)
+            without = (*self._around, *call.gathered.tensors)
+            guards = Guards(self.function, call.others, without)
         except CannotCompare as error:
             return self._refused(kind, str(error), args, kwargs, names=error.names)
         before = states_of(guards)
         gradients = gradients_of(guards.tensors)
         inside = Inside(call)
-        recorder = Recorder(inside.tensors, guards)
+        recorder = Recorder(inside.tensors, guards, call.gathered.tensors)
         recorder.sees_result = isinstance(call.again.func, FunctionType | MethodType)
         recorder.code = getattr(call.again.func, "__code__", None) if self._divisible else None
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):

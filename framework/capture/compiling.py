@@ -79,10 +79,10 @@ def compile(
 
 
 def compiled_function(
-    function: Callable[..., Any], fullgraph: bool = False, check: int = 0
+    function: Callable[..., Any], fullgraph: bool = False, check: int = 0, module: Any = None
 ) -> CompiledFunction:
     """Return a compiled function that ``reset`` knows."""
-    compiled = CompiledFunction(function, fullgraph, check)
+    compiled = CompiledFunction(function, fullgraph, check, module)
     _compiled.add(compiled)
     return compiled
 

@@ -178,6 +178,7 @@ class StepProgram:
         values: The values, by number.
         tensors: Tensors from outside: those among the arguments first, as None, then all others.
         argument_count: How many of them are arguments.
+        gathered_from: The first of those that is gathered for the call (``gathered.py``).
         addresses: Of those whose memory is the pool's and stays: of their first elements.
         dropped: Leaves whose old gradient goes before the first row: nothing reads it.
         results: The leaves of what the call returns: a :class:`Result`, a :class:`Given`, or a
@@ -193,6 +194,7 @@ class StepProgram:
     values: list[Value] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)
     argument_count: int = 0
+    gathered_from: int = 0
     addresses: dict[int, int] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
@@ -201,6 +203,10 @@ class StepProgram:
     sources: list[int] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     lines: dict[int, int] = field(default_factory=dict)
+
+    def is_gathered(self, value: Value) -> bool:
+        """Whether a value is memory of a parameter that is gathered for the call."""
+        return value.kind == OUTSIDE and self.gathered_from <= value.tensor < self.argument_count
 
     @property
     def rows(self) -> list[Row]:

@@ -45,6 +45,7 @@ class Recorder(KernelRecorder):
     Args:
         arguments: The tensors that the call is given.
         guards: What the walk has found (``guards.py``).
+        gathered: Those among the arguments that are gathered for the call.
 
     Attributes:
         outputs: Results with a graph whose backward runs later: tensors on the real graph.
@@ -52,8 +53,12 @@ class Recorder(KernelRecorder):
         by_result: It is refused because of what the call returns.
     """
 
-    def __init__(self, arguments: Sequence[Tensor], guards: Guards) -> None:
+    def __init__(
+        self, arguments: Sequence[Tensor], guards: Guards, gathered: Sequence[Tensor] = ()
+    ) -> None:
         super().__init__(arguments, guards.tensors)
+        self.gathered = gathered
+        self.program.gathered_from = len(arguments) - len(gathered)
         self.outputs: list[Tensor] = []
         self.keeps = self.by_result = False
         self._guards = guards

@@ -14,6 +14,7 @@ from ..autograd.engine import gradients_of
 from ..autograd.node import Node, attach, edge_to
 from ..autograd.view_history import base_of, mark_view
 from ..devices import backend
+from ..distributed.unsharded_storage import UnshardedStorage
 from ..modes import local
 from ..tensor import Tensor, wrap
 from .binding import CPU
@@ -92,6 +93,9 @@ class RecordingBackward(Node):
         else:
             self._recorder = None
             layouts = layouts_of(grads)
+            for t in recorder.gathered:
+                if t._storage.pins:  # the graph reads it: not while kernel calls are recorded
+                    t._storage.restore(UnshardedStorage.THERE)
             recorder.begin_backward(grads)
             with recorder:
                 found = gradients_of(roots, self._sources, arriving, *options)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..autograd.engine import gradients_of
 from ..autograd.node import Node, edge_to
+from ..autograd.saved import Pin
 from ..errors import GradientError
 from ..interop.pytree import tree_flatten
 from ..modes import enable_grad
@@ -28,6 +29,7 @@ class ForwardPass:
         block: The storage of the small ones.
         starts: Where each of its draws started.
         held: (array, storage, version) of each tensor from outside that backward reads, by value.
+        gathered: A pin of the memory of each gathered parameter that backward reads, by value.
         versions: The versions that these storages had.
         sites: What a profiler is shown (``attribution/recorded_sites.py``); None without one.
     """
@@ -38,6 +40,7 @@ class ForwardPass:
         self.block: Any = None
         self.starts: list[Any] = []
         self.held: dict[int, tuple[Any, Any, int]] = {}
+        self.gathered: dict[int, Pin] = {}
         self.versions: dict[int, int] = {}
         self.sites: Any = None
 
@@ -101,7 +104,7 @@ class ReplayedBackward(Node):
                 "another layout, or of other results), and the function cannot be called again: "
                 f"{why}. Call it as it is written: compile(f, disable=True)."
             )
-        with replay.as_it_was(left), enable_grad():
+        with left.call.gathered.in_place(), replay.as_it_was(left), enable_grad():
             inside = Inside(left.call)
             result = inside.function()
         leaves, _ = tree_flatten(result)

@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd.node import attach
+from ..autograd.saved import Pin
+from ..distributed.unsharded_storage import release_unused
+from ..errors import GradientError
 from ..interop.pytree import tree_unflatten
 from ..memory.ledger import SAVED, TEMPORARY
 from ..modes import local
@@ -141,6 +144,7 @@ class SplitReplay(Binding):
             if p is not None and not isinstance(p, EmptyArray)
         }
         draws = 0
+        brought: set[int] = set()  # gathered parameters whose bytes backward has brought back
         for k in range(begin, end):
             entry = entries[k]
             if isinstance(entry, Draw):
@@ -156,13 +160,22 @@ class SplitReplay(Binding):
                     if born and value.first == k:
                         saved = value.kind == ARENA and self._ends[n] >= self._at > k
                         found.append(self._birth(value, SAVED if saved else TEMPORARY))
+                gathered = self._gathered_in(entry) if k >= self._at else []
+                found += [(self._bring_back, [n]) for n in gathered if n not in brought]
+                brought.update(gathered)
                 found.append(self._bound_row(entry))
+                found += [(self._give_up, [n]) for n in gathered if self._ends[n] == k]
                 stay = gradients if k >= self._at else gradients | results
                 gone = [n for n in used if self._ends[n] == k and n not in stay]
                 if gone:
                     found.append((self._release, [gone]))
             found += self._role_changes(k + 1)
         return self._on_tapes(found)
+
+    def _gathered_in(self, row: Row) -> list[int]:
+        # The gathered parameters that a row reads.
+        numbers = dict.fromkeys(values_of(row.arguments))
+        return [n for n in numbers if self.program.is_gathered(self.program.values[n])]
 
     # Forward
 
@@ -190,6 +203,9 @@ class SplitReplay(Binding):
             self._run(self._forward)
             for value in self._read_later:
                 t = self._tensor(value.tensor)
+                if program.is_gathered(value):
+                    left.gathered[value.number] = Pin(t._storage)
+                    continue
                 left.held[value.number] = (t._array, t._storage, t._storage.version)
             results = self._results(left)
             for number in list(left.storages):
@@ -241,6 +257,18 @@ class SplitReplay(Binding):
 
     # Backward
 
+    def _bring_back(self, number: int) -> None:
+        # The bytes of a gathered parameter, for the kernel call that follows.
+        storage = self._pass.gathered[number].storage
+        if not storage.there and not storage.restore(storage.THERE):
+            raise GradientError(
+                "a gathered parameter was written in place after the forward whose backward runs."
+            )
+        self._bind_to(number, storage.array, storage)
+
+    def _give_up(self, number: int) -> None:
+        release_unused(self._pass.call.tensors[self.program.values[number].tensor])
+
     def begins_with(self, layouts: Layouts | None) -> bool:
         """True if its backward was recorded with gradients of these layouts."""
         return layouts == (self.specs, self.strides)
@@ -273,6 +301,7 @@ class SplitReplay(Binding):
         self, left: ForwardPass, gradients: list[Any], retain: bool
     ) -> list[Tensor | None]:
         self._storages = dict(left.storages) if retain else left.storages
+        self._pass = left
         arriving = self._arriving
         block = None
         try:
@@ -303,6 +332,7 @@ class SplitReplay(Binding):
                 )
             return found
         finally:
+            self._pass = None
             self._storages = {}
             arriving.clear()
             self._give_back()

@@ -78,7 +78,7 @@ _OF_MAKING = {
     "__init__", "__new__", "__post_init__", "__init_subclass__", "__del__", "__repr__", "__str__",
     "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__",
 }  # fmt: skip
-_MODULE_BASES = ("Module", "HooksMixin", "StateDictMixin", "ConversionMixin")
+_MODULE_BASES = ("Module", "HooksMixin", "StateDictMixin", "ConversionMixin", "FSDPModule")
 _OF_MODULES = ("training", "_parameters", "_buffers", "_modules", "_call_hooks")
 _FRAMEWORK, _DATA = "lowtide.framework.", "lowtide.framework.data."
 _DISTRIBUTIONS = "lowtide.framework.distributions."
@@ -103,7 +103,7 @@ class Walk:
     Args:
         function: The function, or module.
         arguments: What it is given that is no tensor: walked too.
-        without: Objects that are not walked.
+        without: Objects that are not walked. Dicts may have other tensors at their places.
 
     Attributes:
         tensors: The tensors that were found, in the order of the walk.
@@ -127,6 +127,7 @@ class Walk:
         self._slots: list[tuple[Any, str, Any, str]] = []
         self._arrays: list[tuple[np.ndarray, bytes, str]] = []
         self._seen: dict[int, Any] = {id(o): o for o in without}
+        self._others: set[int] = {id(o) for o in without if isinstance(o, Tensor)}
         self._code: set[Any] = set()
         self._names_live = ""
         self._names_others: list[tuple[str, str]] = []  # (module of the code, attribute it names)
@@ -237,7 +238,12 @@ class Walk:
             self._mappings.append((d, found, name))
         else:
             found = list(d.items())
-            self._dicts.append((d, list(d), list(d.values()), name))
+            if self._others and not self._others.isdisjoint(map(id, d.values())):
+                self._partly.append((d, list(d), name))
+                found = [(key, value) for key, value in found if id(value) not in self._others]
+                self._names += [(d, key, value, f"{name}.{key}") for key, value in found]
+            else:
+                self._dicts.append((d, list(d), list(d.values()), name))
         for key, value in found:
             self._later((value, f"{name}.{key}" if isinstance(key, str) else f"{name}[{key!r}]"))
 
@@ -247,6 +253,8 @@ class Walk:
             return
         if cls.__module__.startswith(_DATA):
             raise CannotCompare(f"it can reach a {cls.__name__}, by {name}: pass it batches", name)
+        if cls.__dict__.get("_captured_opaque"):
+            return  # what of it calls depend on is among their arguments
         if cls.__module__.startswith(_FRAMEWORK) and not cls.__module__.startswith(_DISTRIBUTIONS):
             return  # an op, a backend: they hold caches, and nothing that a call depends on
         self._class(cls, cls.__name__, made=False)

@@ -12,7 +12,7 @@ import mmap
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from ..spec import Spec
 from ..storage import LedgerEntry
 from ..tensor import Tensor, wrap
 
+STAYS = 64 << 10  # bytes of a tensor up to which they stay until its graph goes
 _GONE = -1  # the version while the bytes are gone
-_THERE = 0  # the version of what was gathered
 _DROP: Any = getattr(mmap, "MADV_DONTNEED", None)
 
 
@@ -43,7 +43,12 @@ class UnshardedStorage(LedgerEntry):
         nbytes: Its bytes, also while they are gone.
         address: Where they begin.
         array: The tensor's array.
+        used: Whether there was ever one.
+        THERE: The version of what was gathered.
     """
+
+    used: ClassVar[bool] = False
+    THERE: ClassVar[int] = 0
 
     __slots__ = (
         "__weakref__",
@@ -62,6 +67,7 @@ class UnshardedStorage(LedgerEntry):
 
     def __init__(self, spec: Spec, fill: Callable[[Tensor], None]) -> None:
         self.ledger = None
+        UnshardedStorage.used = True
         self.spec, self.nbytes = spec, spec.nbytes
         self.role, self.version, self.pins = COMMUNICATION, _GONE, 0
         self._fill = fill
@@ -100,13 +106,13 @@ class UnshardedStorage(LedgerEntry):
 
     def filled(self) -> None:
         """Note that the bytes are there."""
-        self.version = _THERE
+        self.version = self.THERE
         self._show(self.array)
 
     @property
     def there(self) -> bool:
         """Whether the bytes are there."""
-        return self.version == _THERE
+        return self.version == self.THERE
 
     def count_others(self) -> int:
         """Return how many references there are that are no pin's: each pin has one."""
@@ -127,7 +133,7 @@ class UnshardedStorage(LedgerEntry):
             GradientError: The shards were written since.
             MemoryLimitError: There is no room.
         """
-        if self.version != _GONE or version != _THERE:
+        if self.version != _GONE or version != self.THERE:
             return False
         self.book()
         try:
@@ -194,4 +200,11 @@ def _of_one_tensor() -> int:
     return count
 
 
-ONE_TENSOR = _of_one_tensor()  # what count_others says if only a graph, and one tensor, refer to it
+_ONE_TENSOR = _of_one_tensor()  # what count_others says if only graphs and one tensor refer to it
+
+
+def release_unused(tensor: Tensor) -> None:
+    """Give up the bytes of a gathered tensor, unless they are few or another tensor has them."""
+    storage = tensor._storage
+    if storage.nbytes > STAYS and storage.there and storage.count_others() <= _ONE_TENSOR:
+        storage.release()

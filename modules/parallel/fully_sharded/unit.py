@@ -20,7 +20,7 @@ from ....framework.checkpointing.stash import unrecorded
 from ....framework.distributed import collectives
 from ....framework.distributed.process_group import ProcessGroup
 from ....framework.distributed.shards import mark
-from ....framework.distributed.unsharded_storage import ONE_TENSOR, UnshardedStorage
+from ....framework.distributed.unsharded_storage import UnshardedStorage, release_unused
 from ....framework.errors import GradientError
 from ....framework.interrupts import defer_interrupts
 from ....framework.memory.ledger import COMMUNICATION
@@ -33,7 +33,6 @@ from .mixed_precision import MixedPrecisionPolicy
 from .sharded_parameter import ShardedParameter
 
 SMALL = 256 << 10  # bytes of a gradient below which it is averaged with others of its unit
-STAYS = 64 << 10  # bytes of a parameter up to which it stays until its graph goes
 
 
 class Place:
@@ -76,6 +75,7 @@ class Unit:
         active: The full parameters, during a forward or between ``unshard`` and ``reshard``.
     """
 
+    _captured_opaque = True  # compiled functions take what it gathers as arguments
     forwards = 0  # of all units, one inside the other
 
     def __init__(
@@ -320,11 +320,8 @@ class _Small:
 
 
 def _release(p: Tensor | None) -> None:
-    if p is None:
-        return
-    storage = p._storage
-    if storage.nbytes > STAYS and storage.there and storage.count_others() <= ONE_TENSOR:
-        storage.release()
+    if p is not None:
+        release_unused(p)
 
 
 def _accumulate(shard: ShardedParameter, rows: Tensor) -> None:
