@@ -49,20 +49,26 @@ class FSDPModule(Module):
     """A module that ``fully_shard`` was called on: a base of its class from then on."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Gather the parameters, run the module, and give the parameters up."""
-        unit = unit_of(self)
-        if unit.active is not None:  # by unshard(), or a forward that calls itself
+        """Gather the parameters, run the module, and give the parameters up.
+
+        Of a list of modules that share a unit, the first call gathers, and the last gives up.
+        """
+        unit, member = unit_of(self), self.__dict__["_fsdp_member"]
+        if unit.is_ahead_of(member):
             args, kwargs = unit.policy.inputs(args, kwargs)
             return unit.policy.output(super().__call__(*args, **kwargs))
-        unsharded = Unsharded(unit)
         try:
-            _gather(self, unsharded)
+            if unit.active is None:
+                _gather(self, Unsharded(unit))
+                unit.waiting = set(range(unit.members))
+            unit.running.add(member)
             args, kwargs = unit.policy.inputs(args, kwargs)
             out = super().__call__(*args, **kwargs)
-            unsharded.require_unwritten()
+            unit.finish(member)
             return unit.policy.output(out)
-        finally:
-            unsharded.end()
+        except BaseException:
+            unit.abandon()
+            raise
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Gather the parameters until ``reshard``; all ranks call it."""
@@ -77,12 +83,12 @@ class FSDPModule(Module):
         Raises:
             RuntimeError: A full parameter was written, and the write is lost.
         """
-        active = unit_of(self).active
-        if active is not None:
+        unit = unit_of(self)
+        if unit.active is not None:
             try:
-                active.require_unwritten()
+                unit.active.require_unwritten()
             finally:
-                active.end()
+                unit.abandon()
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         """Set whether bytes that backward needs go after forward, and are gathered again."""
@@ -143,8 +149,9 @@ def fully_shard(
     ranks, as ``DistributedDataParallel`` does, with the same bits.
 
     Args:
-        module: A module, or a list of modules whose parameters are gathered together, at the first
-            one's forward.
+        module: A module, or a list of modules whose parameters are gathered together: before the
+            first one's forward, until each has had its own. They may be called in any order, and
+            all of them must be.
         mesh: A mesh of one dim, or a process group; the default group if None.
         reshard_after_forward: Whether the bytes of parameters that backward reads go after the
             forward, and are gathered again. None: yes, but for the outermost module.
@@ -158,7 +165,8 @@ def fully_shard(
 
     Raises:
         ValueError: There is no process group, the module is sharded already, a parameter has no
-            dims, or it is shared with a module that was sharded before.
+            dims, or it is shared with a module that was sharded before; of a list of modules one
+            contains another, or it is empty.
         NotImplementedError: A parameter is not on the CPU, or ``shard_placement_fn`` is given.
     """
     modules = list(module) if isinstance(module, list | tuple) else [module]
@@ -169,14 +177,10 @@ def fully_shard(
             raise TypeError(f"fully_shard: expected a Module; got {type(one).__name__}.")
         if isinstance(one, FSDPModule):
             raise ValueError("fully_shard: the module is sharded already.")
-    if len(modules) > 1:
-        raise NotImplementedError(
-            "fully_shard: a list of modules is not there. Call it on their common parent, or on "
-            "each."
-        )
+    _require_apart(modules)
     ignored = {id(p) for p in ignored_params or ()}
     found = _parameters(modules, ignored)
-    name = type(modules[0]).__name__
+    name = ", ".join(type(one).__name__ for one in modules)
     _compare(name, found, group)
     shards = []
     for p, (path, places) in found.items():
@@ -188,11 +192,25 @@ def fully_shard(
         p._extra["sharded as"] = sharded
         for place in places:
             place.put(sharded)
-    unit = Unit(name, shards, group, mp_policy)
+    unit = Unit(name, shards, group, mp_policy, len(modules))
     unit.reshards = reshard_after_forward
-    modules[0].__dict__["_fsdp_unit"] = unit
-    modules[0].__class__ = _sharded_class(type(modules[0]))
+    for k, one in enumerate(modules):
+        one.__dict__["_fsdp_unit"], one.__dict__["_fsdp_member"] = unit, k
+        one.__class__ = _sharded_class(type(one))
     return module
+
+
+def _require_apart(modules: list[Any]) -> None:
+    if not modules:
+        raise ValueError("fully_shard: the list of modules is empty.")
+    for k, one in enumerate(modules):
+        inside = {id(m) for m in one.modules()}
+        for other in modules[k + 1 :]:
+            if id(other) in inside or any(m is one for m in other.modules()):
+                raise ValueError(
+                    f"fully_shard: of a list of modules none may contain another; "
+                    f"{type(one).__name__} and {type(other).__name__} do."
+                )
 
 
 def _group(mesh: Any) -> ProcessGroup:
@@ -213,8 +231,8 @@ def _check_supported(placement: Any, offload: Any) -> None:
 def _parameters(modules: list[Any], ignored: set[int]) -> dict[Parameter, tuple[str, list[Place]]]:
     # The parameters that no inner module has sharded, with a name and all their places.
     found: dict[Any, tuple[str, list[Place]]] = {}
-    for root in modules:
-        for prefix, module in root.named_modules():
+    for k, root in enumerate(modules):
+        for prefix, module in root.named_modules(prefix=str(k) if len(modules) > 1 else ""):
             for name, p in module._parameters.items():
                 if p is None or isinstance(p, ShardedParameter) or id(p) in ignored:
                     continue

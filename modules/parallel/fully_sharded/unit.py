@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ....framework.autograd.accumulate import accumulate
 from ....framework.autograd.hooks import register_post_accumulate_hook
@@ -67,16 +67,20 @@ class Unit:
         shards: The shards, each with the places where it is registered.
         group: The ranks.
         policy: Dtypes of the computation.
+        members: How many modules gather them together.
 
     Attributes:
         reshards: Whether bytes go after the forward; None: unless it is the outermost one.
         reduces: Whether backward averages gradients; if not, they accumulate in full.
         kept: Full gradients that were not averaged yet, by position.
         active: The full parameters, during a forward or between ``unshard`` and ``reshard``.
+        waiting: The members whose forward has not ended yet, while they are gathered for those.
+        running: The members whose forward runs.
     """
 
     _captured_opaque = True  # compiled functions take what it gathers as arguments
     forwards = 0  # of all units, one inside the other
+    gathered: ClassVar[list[Unsharded]] = []
 
     def __init__(
         self,
@@ -84,8 +88,9 @@ class Unit:
         shards: Sequence[tuple[ShardedParameter, Sequence[Place]]],
         group: ProcessGroup,
         policy: MixedPrecisionPolicy,
+        members: int = 1,
     ) -> None:
-        self.name, self.policy = name, policy
+        self.name, self.policy, self.members = name, policy, members
         self.shards = [shard for shard, _ in shards]
         self.places = [list(places) for _, places in shards]
         self.group = group
@@ -94,6 +99,41 @@ class Unit:
         self.reduces = True
         self.kept: dict[int, Tensor] = {}
         self.active: Unsharded | None = None
+        self.waiting: set[int] = set()
+        self.running: set[int] = set()
+
+    def is_ahead_of(self, member: int) -> bool:
+        """Whether the parameters are there, and stay, whatever a member's forward does.
+
+        So it is between ``unshard`` and ``reshard``, and in a forward that calls itself. What was
+        gathered for forwards of which some never came is given up if the shards were stepped since.
+        """
+        if self.active is None:
+            return False
+        if not self.waiting or member in self.running:
+            return True
+        if not self.running and self.active.is_of_the_past():
+            self.abandon()
+        return False
+
+    def finish(self, member: int) -> None:
+        """Note that a member's forward has ended; after the last, give the parameters up.
+
+        Raises:
+            RuntimeError: A full parameter was written, and the write is lost.
+        """
+        self.running.discard(member)
+        self.waiting.discard(member)
+        if not self.waiting and self.active is not None:
+            self.active.require_unwritten()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Give up what was gathered for forwards, if anything was."""
+        self.running.clear()
+        self.waiting.clear()
+        if self.active is not None:
+            self.active.end()
 
     def require_same_world(self) -> None:
         """Raise an error if the shards are another rank's, in an estimate of another world."""
@@ -146,6 +186,7 @@ class Unsharded:
         self._alive = [weakref.ref(p) for p in self._full]
         with defer_interrupts():
             unit.active = self
+            Unit.gathered.append(self)
             Unit.forwards += 1
             self._outer = Unit.forwards
             for p, places in zip(self._full, unit.places, strict=True):
@@ -197,6 +238,11 @@ class Unsharded:
             register_post_accumulate_hook(p, self._arrival(k), first=True)
         return p
 
+    def is_of_the_past(self) -> bool:
+        """Whether a shard was written since the rows were gathered."""
+        now = [shard._storage.version for shard in self.unit.shards]
+        return now != self.versions
+
     def require_unwritten(self) -> None:
         """Raise an error if a full parameter was written, which no shard would keep.
 
@@ -220,8 +266,12 @@ class Unsharded:
                 for place in places:
                     place.put(shard)
             unit.active = None
+            Unit.gathered.remove(self)
             Unit.forwards -= 1
         outermost = self._outer == 1
+        if outermost:  # units that wait for members that its forward has not called
+            for other in [one for one in Unit.gathered if one.unit.waiting]:
+                other.unit.abandon()
         self._full.clear()
         reshards = unit.reshards
         if reshards is None:
