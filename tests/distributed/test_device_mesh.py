@@ -78,7 +78,7 @@ def test_models_train_on_a_mesh_as_in_its_group() -> None:
     def rank_of(rank: int, size: int) -> Any:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
         with pytest.raises(NotImplementedError, match=r"Take one of them, as in mesh\['dp'\]"):
-            fully_shard(layer(), mesh=mesh)
+            fully_shard(layer(), mesh=init_device_mesh("cpu", (2, 2, 1)))
         with pytest.raises(RuntimeError, match="not both"):
             DistributedDataParallel(layer(), process_group=dist.group.WORLD, device_mesh=mesh)
         sharded = fully_shard(layer(), mesh=mesh["shards"])

@@ -20,7 +20,7 @@ from ...serialization.save_load import VERSION as FILE_VERSION
 from ...tensor import Tensor
 from ..objects import all_gather_object
 from ..process_group import ProcessGroup
-from ..shards import rows_of, shard_of
+from ..shards import shard_of
 from .index import SAVE, Index, Piece, Saved, file_of, is_part, pieces_of
 
 
@@ -56,13 +56,14 @@ def plan(flat: Mapping[str, Any], group: ProcessGroup | None) -> Part:
     save = every[0][0]
     tensors: dict[str, Saved] = {}
     objects: dict[str, int] = {}
+    rows: dict[str, set[tuple[int, int]]] = {}
     for r, (_, described) in enumerate(every):
         for key, entry in described.items():
             if entry is None:
                 if key not in tensors:
                     objects.setdefault(key, r)
             elif key not in objects:
-                _note(tensors, key, entry, r, size)
+                _note(tensors, rows, key, entry, r)
     index = Index(save, [file_of(r, save) for r in range(size)], tensors, objects)
     mine = {
         key: (flat[key], _first_row(flat[key]), [p for p in saved.pieces if p.file == rank])
@@ -73,13 +74,13 @@ def plan(flat: Mapping[str, Any], group: ProcessGroup | None) -> Part:
 
 
 def _described(key: str, value: Any) -> Any:
-    # (dtype, shape of the whole tensor, bytes of a row, whether it is a shard); None if no tensor.
+    # (dtype, shape of the whole tensor, bytes of a row, the rows of a shard); None if no tensor.
     if not isinstance(value, Tensor) or isinstance(value, SparseTensor):
         return None
     shard = shard_of(value)
-    shape = tuple(value.shape)
+    shape, own = tuple(value.shape), None
     if shard is not None:
-        first, last = shard.own
+        own = first, last = shard.own
         if shape != (last - first, *shard.shape[1:]):
             raise NotImplementedError(
                 f"save: {key} of shape {shape} belongs to a shard of {shard.shape}, and is not "
@@ -87,25 +88,41 @@ def _described(key: str, value: Any) -> Any:
             )
         shape = shard.shape
     row = prod(shape[1:]) * value.itemsize
-    return [value.dtype.name, list(shape), row, shard is not None]
+    return [value.dtype.name, list(shape), row, own]
 
 
-def _note(tensors: dict[str, Saved], key: str, entry: Any, rank: int, size: int) -> None:
-    dtype, shape, row, sharded = entry
-    rows = shape[0] if shape else 1
+def _note(
+    tensors: dict[str, Saved],
+    rows: dict[str, set[tuple[int, int]]],
+    key: str,
+    entry: Any,
+    rank: int,
+) -> None:
+    # `rows`: of the shards of each path that lower ranks write.
+    dtype, shape, row, own = entry
     found = tensors.get(key)
     if found is None:
         found = tensors[key] = Saved(dtype, tuple(shape), [])
-        if not sharded:
-            found.pieces.extend(pieces_of(key, 0, rows, row, rank))
-    elif (found.dtype, found.shape) != (dtype, tuple(shape)) and sharded:
+        if own is None:
+            found.pieces.extend(pieces_of(key, 0, shape[0] if shape else 1, row, rank))
+    elif (found.dtype, found.shape) != (dtype, tuple(shape)) and own is not None:
         raise ValueError(
             f"save: {key} is {dtype} {tuple(shape)} in rank {rank}, and {found.dtype} "
             f"{found.shape} in a lower one."
         )
-    if sharded:
-        first, last = rows_of(rows, rank, size)
-        found.pieces.extend(pieces_of(key, first, last, row, rank))
+    if own is None:
+        return
+    first, last = own
+    others = rows.setdefault(key, set())
+    if (first, last) in others:  # a group of other ranks has the same shards
+        return
+    if any(a < last and first < b for a, b in others):
+        raise ValueError(
+            f"save: {key}: rank {rank} has rows {first} to {last}, of which a lower rank has some, "
+            "but not the same. Share a tensor out among as many ranks in each group."
+        )
+    others.add((first, last))
+    found.pieces.extend(pieces_of(key, first, last, row, rank))
 
 
 def _first_row(t: Tensor) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....framework.attribution.scopes import enter, leave, recording
 from ....framework.device import device as as_device
-from ....framework.distributed.device_mesh import group_of
+from ....framework.distributed.device_mesh import DeviceMesh, group_of
 from ....framework.distributed.objects import all_gather_object
 from ....framework.distributed.process_group import ProcessGroup, resolve
 from ....framework.distributed.shards import Shard
@@ -21,7 +21,8 @@ from ...module import Module
 from ...parameter import Parameter
 from .mixed_precision import FULL_PRECISION, MixedPrecisionPolicy
 from .sharded_parameter import ShardedParameter
-from .unit import Place, Unit, Unsharded
+from .unit import Place, Unit
+from .unsharded import Unsharded
 
 _classes: dict[type[Module], type[Module]] = {}  # a module's class, and its sharded one
 
@@ -152,7 +153,9 @@ def fully_shard(
         module: A module, or a list of modules whose parameters are gathered together: before the
             first one's forward, until each has had its own. They may be called in any order, and
             all of them must be.
-        mesh: A mesh of one dim, or a process group; the default group if None.
+        mesh: A mesh of one dim, or a process group; the default group if None. Of a mesh of two
+            dims the second shares the parameters out, and along the first each rank has the same
+            rows: gradients are averaged along the second, and then along the first.
         reshard_after_forward: Whether the bytes of parameters that backward reads go after the
             forward, and are gathered again. None: yes, but for the outermost module.
         shard_placement_fn: Refused: parameters are cut along dim 0.
@@ -170,7 +173,7 @@ def fully_shard(
         NotImplementedError: A parameter is not on the CPU, or ``shard_placement_fn`` is given.
     """
     modules = list(module) if isinstance(module, list | tuple) else [module]
-    group = _group(mesh)
+    group, replicas = _groups(mesh)
     _check_supported(shard_placement_fn, offload_policy)
     for one in modules:
         if not isinstance(one, Module):
@@ -182,6 +185,8 @@ def fully_shard(
     found = _parameters(modules, ignored)
     name = ", ".join(type(one).__name__ for one in modules)
     _compare(name, found, group)
+    if replicas is not None:
+        _compare(name, found, replicas)
     shards = []
     for p, (path, places) in found.items():
         shard = Shard(tuple(p.shape), group, path)
@@ -192,7 +197,7 @@ def fully_shard(
         p._extra["sharded as"] = sharded
         for place in places:
             place.put(sharded)
-    unit = Unit(name, shards, group, mp_policy, len(modules))
+    unit = Unit(name, shards, group, mp_policy, len(modules), replicas)
     unit.reshards = reshard_after_forward
     for k, one in enumerate(modules):
         one.__dict__["_fsdp_unit"], one.__dict__["_fsdp_member"] = unit, k
@@ -213,8 +218,12 @@ def _require_apart(modules: list[Any]) -> None:
                 )
 
 
-def _group(mesh: Any) -> ProcessGroup:
-    return resolve(group_of(mesh, "fully_shard"), "fully_shard")
+def _groups(mesh: Any) -> tuple[ProcessGroup, ProcessGroup | None]:
+    # The ranks that share parameters out, and those that have the same rows.
+    if isinstance(mesh, DeviceMesh) and mesh.ndim == 2:
+        replicas, group = mesh.get_all_groups()
+        return resolve(group, "fully_shard"), resolve(replicas, "fully_shard")
+    return resolve(group_of(mesh, "fully_shard"), "fully_shard"), None
 
 
 def _check_supported(placement: Any, offload: Any) -> None:
