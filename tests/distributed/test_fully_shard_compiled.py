@@ -11,6 +11,7 @@ import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
 from lowtide.distributed.fsdp import MixedPrecisionPolicy, full_state_dict, fully_shard
+from lowtide.framework.distributed.unsharded_storage import UnshardedStorage
 from lowtide.framework.errors import GradientError
 from lowtide.profiling import MemoryProfiler, estimate
 
@@ -276,3 +277,39 @@ def test_recomputation_inside_a_compiled_block() -> None:
     for (expected, got), replays, reasons in results(2, rank_of):
         assert got == expected
         assert (replays, reasons) == (3, [])
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_an_interrupt_while_parameters_come_back_leaves_nothing(at: int) -> None:
+    def rank_of(rank: int, size: int) -> Any:
+        plain, net, functions = pair()
+        optimizers = [optim.SGD(n.parameters(), 0.1) for n in (plain, net)]
+        for n, optimizer in zip((plain, net), optimizers, strict=True):
+            train(n, optimizer, rank, 5)
+        optimizers[1].zero_grad()
+        before = lt.memory_allocated()
+        restore, count = UnshardedStorage.restore, 0
+
+        def interrupted(self: Any, version: int) -> bool:
+            nonlocal count
+            count += 1
+            if count == at + 1:
+                raise KeyboardInterrupt
+            return restore(self, version)
+
+        x, y = tokens_of(0, rank)
+        loss = F.cross_entropy(net(x).view(-1, 50), y)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(UnshardedStorage, "restore", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                loss.backward()
+        del loss, x, y
+        optimizers[1].zero_grad()
+        left = lt.memory_allocated() - before
+        losses = [train(n, o, rank, 2) for n, o in zip((plain, net), optimizers, strict=True)]
+        return left, losses, min(f.replays for f in functions)
+
+    for left, (expected, got), replays in results(2, rank_of):
+        assert left == 0
+        assert got == expected
+        assert replays >= 4
