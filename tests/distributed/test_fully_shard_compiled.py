@@ -169,7 +169,7 @@ def test_other_gradients_than_the_recorded_ones_let_the_module_run_again() -> No
     def rank_of(rank: int, size: int) -> Any:
         lt.manual_seed(3)
         net = lt.compile(TwoResults())
-        fully_shard(net)
+        fully_shard(net, reshard_after_forward=True)
         found = []
         for k in range(8):
             x = lt.randn(4, 200)
@@ -260,11 +260,50 @@ def test_changes_of_the_module_are_noticed() -> None:
         counts.append(calls(2))
         net.layer.weight.requires_grad_(False)
         counts.append(calls(3))
-        return max(found), counts
+        net.layer.bias.requires_grad_(False)
+        plain = [net(x)[0].requires_grad for _ in range(4)]
+        net.layer.weight.requires_grad_(True)
+        trained = []
+        for _ in range(4):
+            y = net(x)[0]
+            trained.append(y.requires_grad)
+            y.sum().backward()
+        return max(found), counts, plain, trained
 
-    for most, counts in results(2, rank_of):
+    for most, counts, frozen, trained in results(2, rank_of):
         assert most < 1e-4
         assert all(counts)  # what replaced it is recorded
+        assert not any(frozen)
+        assert all(trained)
+
+
+class WithMore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(lt.ones(3, 3))
+
+    def forward(self, x: Any) -> Any:
+        for name in self._parameters:
+            x = x * (2 if name == "weight" else 5)
+        return x @ self.weight
+
+
+def test_another_parameter_is_noticed() -> None:
+    def rank_of(rank: int, size: int) -> Any:
+        net = WithMore()
+        net.compile()
+        fully_shard(net)
+        found = []
+        for _ in range(5):
+            net(lt.ones(1, 3)).sum().backward()
+        net.more = nn.Parameter(lt.ones(1))
+        for _ in range(3):
+            y = net(lt.ones(1, 3))
+            found.append(y[0, 0].item())
+            y.sum().backward()
+        return found, net._call_hooks.compiled.replays >= 2
+
+    assert results(1, rank_of) == [([30.0] * 3, True)]
 
 
 def test_recomputation_inside_a_compiled_block() -> None:

@@ -80,10 +80,17 @@ def test_parameters_are_gathered_from_the_first_forward_to_the_last() -> None:
         seen.append(gathered(both))
         a(lt.ones(2, 190))
         seen.append(gathered(both))
+        b(lt.ones(2, 190))
+        b.reshard()
+        seen.append(gathered(both))
+        a.unshard()
+        b(a(lt.ones(2, 190)))
+        seen.append(gathered(both))  # until reshard
+        b.reshard()
         return seen, [type(p) is ShardedParameter for p in both.parameters()]
 
     names = ["0.weight", "0.bias", "1.weight", "1.bias"]
-    assert results(2, rank_of) == [([names, names, []], [True] * 4)] * 2
+    assert results(2, rank_of) == [([names, names, [], [], names], [True] * 4)] * 2
 
 
 def test_members_whose_forward_never_comes() -> None:
