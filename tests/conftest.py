@@ -6,7 +6,6 @@ import gc
 import signal
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,11 +26,6 @@ HANGS = 900
 VARIANTS = set("float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64".split())
 
 
-def share_of(name: str, count: int) -> int:
-    """Return the share, from 0, of ``count`` that a test belongs to: the same in every process."""
-    return zlib.crc32(name.encode()) % count
-
-
 def parse_share(text: str) -> tuple[int, int]:
     """Read ``K/N``, a share of N shares, counted from 0."""
     try:
@@ -44,19 +38,22 @@ def parse_share(text: str) -> tuple[int, int]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run take a share of the tests: all shares together run each test once."""
-    parser.addoption("--share", metavar="K/N", help="run share K of N shares (from 0) of the tests")
+    """Let a run take a share of the selected tests: all shares together run each of them once."""
+    parser.addoption("--share", metavar="K/N", help="run every Nth test, from the Kth on (from 0)")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m selects
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the deep tests, and keep the share that was asked for."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Mark the deep tests before -m selects, and keep a share of what it has selected."""
     mark_deep(items)
+    yield
     share = config.getoption("--share")
     if share:
         k, count = parse_share(share)
-        others = [item for item in items if share_of(item.nodeid, count) != k]
-        items[:] = [item for item in items if share_of(item.nodeid, count) == k]
+        others = [item for n, item in enumerate(items) if n % count != k]
+        items[:] = items[k::count]
         config.hook.pytest_deselected(items=others)
 
 

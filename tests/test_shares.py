@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import parse_share, share_of
+from tests.conftest import parse_share
 
 ROOT = Path(__file__).parents[1]
 SOME = "tests/test_printing.py"
@@ -26,15 +26,8 @@ def names(*options: str) -> list[str]:
 @pytest.mark.deep
 def test_shares_are_disjoint_and_complete():
     shares = [names("--share", f"{k}/3") for k in range(3)]
-    assert all(shares)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert Counter(chain.from_iterable(shares)) == Counter(names())
-
-
-def test_shares_are_of_similar_size():
-    sizes = Counter(share_of(f"tests/ops/test_some.py::test_op[{k}]", 8) for k in range(8000))
-    assert sorted(sizes) == list(range(8))
-    assert min(sizes.values()) > 900
-    assert max(sizes.values()) < 1100
 
 
 @pytest.mark.parametrize("text", ["8/8", "-1/8", "0/0", "3", "a/b", "1/2/3"])
