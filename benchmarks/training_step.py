@@ -230,6 +230,8 @@ def main() -> None:
     signal_all(spinning, signal.SIGSTOP)
     heads = HEADS + (("busy/idle", "peer's") if args.busy else ())
     heads += ("written ms", "of it") if args.compiled else ()
+    blas = importlib.import_module("lowtide.framework.kernels.runtime.blas")  # not in PyTorch's
+    print(f"NumPy's BLAS: kernels for {blas.kernels()}")
     print(f"{'training step':14}" + "".join(f"{h:>10}" for h in heads))
     stored: dict[str, Any] = {}
     lines = []

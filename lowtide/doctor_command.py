@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lowtide
 from lowtide.framework.kernels.cpu.compiler import library
-from lowtide.framework.kernels.runtime import kernel_seconds
+from lowtide.framework.kernels.runtime import blas, kernel_seconds
 from lowtide.framework.kernels.runtime.cache_folder import Unusable
 from lowtide.framework.memory.ledger import format_bytes
 
@@ -82,10 +82,22 @@ def _devices() -> Iterator[str]:
     limits = [f"{k}={os.environ[k]}" for k in _THREADS if k in os.environ]
     said = f" ({', '.join(limits)})" if limits else ""
     yield f"cpu: {_processor()}, {cores} cores usable{said}"
+    yield from _blas()
     yield "meta: shapes and bytes without values, always there"
     yield from _gpus()
 
 
+def _blas() -> Iterator[str]:
+    found = blas.kernels()
+    if found is None:
+        yield "products: NumPy's BLAS is not OpenBLAS"
+        return
+    yield f"products: OpenBLAS with kernels for {found}"
+    if os.environ.get(_CORE):
+        yield f"{_CORE} has chosen these; without it OpenBLAS takes those for the processor"
+
+
+_CORE = "OPENBLAS_CORETYPE"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 

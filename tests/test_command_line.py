@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from lowtide import cli
 from lowtide.framework.kernels.cpu.compiler import library
-from lowtide.framework.kernels.runtime import cache_folder
+from lowtide.framework.kernels.runtime import blas, cache_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 SUBCOMMANDS = sorted(cli.EXAMPLES)
@@ -85,6 +86,21 @@ def test_doctor_shows_the_kernels_and_clear_removes_them(tmp_path, monkeypatch, 
     assert f"not kept: {tmp_path} is writable by other users" in capsys.readouterr().out
     assert cli.main(["compile", "--clear"]) == 1
     tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("chosen", ["Haswell", None])
+def test_doctor_says_which_kernels_products_take(chosen):
+    if blas.kernels() is None:
+        pytest.skip("NumPy's BLAS is not OpenBLAS")
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+    if chosen is not None:
+        environment["OPENBLAS_CORETYPE"] = chosen
+    command = [sys.executable, "-m", "lowtide", "doctor"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found = re.search(r"^  products: OpenBLAS with kernels for (\w+)$", done.stdout, re.M)
+    assert found is not None
+    assert chosen in (None, found[1])
+    assert ("OPENBLAS_CORETYPE has chosen these" in done.stdout) == (chosen is not None)
 
 
 FAKE = "__version__ = 'of a test'\n"  # PyTorch, for a script that only imports it

@@ -90,6 +90,22 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     return None
 
 
+def kernels() -> str | None:
+    """Return the processor that the kernels of OpenBLAS in use are for; None for another BLAS."""
+    try:
+        library = _library(ctypes.PyDLL)
+    except (ImportError, OSError, TypeError):
+        return None
+    for prefix, suffix in _NAMES:
+        try:
+            ask = getattr(library, f"{prefix}get_corename{suffix}")
+        except AttributeError:
+            continue
+        ask.restype = ctypes.c_char_p
+        return str(ask().decode())
+    return None
+
+
 def symbol(name: str) -> int:
     """Return the address of a function of NumPy's BLAS; 0 if it has none of that name."""
     try:
