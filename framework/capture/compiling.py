@@ -164,15 +164,26 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
     Returns:
         A text: kernel calls, bytes, live calls; or the reason and the line.
     """
-    fn = getattr(fn, "_compiled", fn)  # of a compiled module
-    compiled = fn if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
+    compiled = _compiled_in(fn)
+    if compiled is None:
+        fn = compiled = CompiledFunction(fn)
     quiet, compiled.quiet = compiled.quiet, True
     try:
         apart = -1
         while apart != compiled.apart:  # each piece is recorded at its third call
             apart = compiled.apart
             for _ in range(3):
-                compiled(*args, **kwargs)
+                fn(*args, **kwargs)
     finally:
         compiled.quiet = quiet
     return compiled.explain()
+
+
+def _compiled_in(fn: Any) -> CompiledFunction | None:
+    # What makes the calls of a compiled function, or of a compiled module.
+    if isinstance(fn, CompiledFunction):
+        return fn
+    found = getattr(fn, "_compiled", None)  # lt.compile(module)
+    if found is None:
+        found = getattr(getattr(fn, "_call_hooks", None), "compiled", None)  # module.compile()
+    return found if isinstance(found, CompiledFunction) else None

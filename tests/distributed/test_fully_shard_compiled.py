@@ -16,7 +16,7 @@ from lowtide.framework.errors import GradientError
 from lowtide.profiling import MemoryProfiler, estimate
 
 from .ranks import results
-from .test_fully_shard import Net, arrays, same, sharded, tokens_of, train
+from .test_fully_shard import WIDTH, Net, arrays, same, sharded, tokens_of, train
 
 WAYS = {"a wrapper": lambda block: lt.compile(block), "in place": lambda block: block.compile()}
 
@@ -352,3 +352,17 @@ def test_an_interrupt_while_parameters_come_back_leaves_nothing(at: int) -> None
         assert left == 0
         assert got == expected
         assert replays >= 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_explain_calls_the_module_itself(way: str) -> None:
+    def rank_of(rank: int, size: int) -> Any:
+        net = Net()
+        compiled(net, way)
+        sharded(net)
+        with lt.no_grad():
+            return lt.compiler.explain(net.blocks[0], lt.randn(4, WIDTH))
+
+    for text in results(2, rank_of):
+        assert "1 recorded" in text
+        assert "kernel calls" in text
