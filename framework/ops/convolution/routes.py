@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from .depthwise import Depthwise, Sliding
+from .depthwise import Depthwise, Sliding, SlidingStrided
 from .direct import Direct, DirectWeight
 from .im2col import Columns, Pointwise
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes
@@ -50,6 +50,12 @@ class Row(NamedTuple):
 ALL = (OUT, INPUT, WEIGHT)
 TABLE = (
     Row(Sliding, ALL, lambda s: s.compiled and s.depthwise and s.neighboring, "none"),
+    Row(
+        SlidingStrided,
+        ALL,
+        lambda s: s.compiled and s.depthwise and s.dense_planes,
+        "a copy of a plane for each thread, with room around; for the weight two",
+    ),
     Row(Depthwise, ALL, lambda s: s.compiled and s.depthwise, "none"),
     Row(
         Direct,

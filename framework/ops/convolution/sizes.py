@@ -104,6 +104,11 @@ class Sizes(NamedTuple):
         return len(self.kernel) == 2 and prod(self.stride) == 1
 
     @property
+    def dense_planes(self) -> bool:
+        """Windows of planes have no gaps."""
+        return len(self.kernel) == 2 and prod(self.dilation) == 1
+
+    @property
     def pointwise(self) -> bool:
         """A window is one element, and there is one for each."""
         ones = prod(self.kernel) == 1 and prod(self.stride) == 1

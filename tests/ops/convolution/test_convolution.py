@@ -441,7 +441,8 @@ def test_an_image_without_channels_gives_zeros_and_an_empty_gradient():
 
 SIZES = {  # route: input, weight, stride
     "Sliding": ((4, 8, 32, 32), (8, 1, 3, 3), 1),
-    "Depthwise": ((4, 8, 64, 64), (8, 1, 3, 3), 2),
+    "SlidingStrided": ((4, 8, 64, 64), (8, 1, 3, 3), 2),
+    "Depthwise": ((4, 8, 4096), (8, 1, 3), 1),
     "Direct": ((4, 8, 32, 32), (8, 8, 3, 3), 1),
     "Pointwise": ((4, 8, 32, 32), (8, 8, 1, 1), 1),
     "Columns": ((4, 8, 8, 8), (8, 8, 3, 3), 1),
@@ -451,9 +452,11 @@ SIZES = {  # route: input, weight, stride
 @pytest.mark.parametrize("name", SIZES)
 def test_the_table_says_which_route_computes_a_convolution(name):
     shape, window, step = SIZES[name]
-    size = ((shape[2] - window[2]) // step + 1,) * 2
+    dims = len(shape) - 2
+    size = ((shape[2] - window[2]) // step + 1,) * dims
     groups = shape[1] // window[1]
-    rest = (shape, window, size, (step,) * 2, ((0, 0),) * 2, (1, 1), groups, np.dtype("f"))
+    around, ones = ((0, 0),) * dims, (1,) * dims
+    rest = (shape, window, size, (step,) * dims, around, ones, groups, np.dtype("f"))
     names = [type(routes.route(s, True, *rest)).__name__ for s in routes.ALL]
     direct_sum = "DirectWeight" if name in ("Direct", "Pointwise") else name
     assert names == [name, name, direct_sum]
