@@ -123,6 +123,76 @@ def slide_strided(
 
 
 @compiled(fastmath=FUSED)
+def _slide_back(
+    out: Any,
+    at: int,
+    to: Any,
+    counts: Any,
+    sums: Any,
+    room: Any,
+    planes: Any,
+    windows: Any,
+    first: int,
+    window: Any,
+    seen: Any,
+) -> None:
+    """Fill a phase of a channel of the input's gradient.
+
+    Args:
+        out: The gradient, flat.
+        at: Where the phase begins in it.
+        to: From a line, and from a column, to the next of the phase.
+        counts: Its lines and columns.
+        sums: Room for LINES groups.
+        room: Planes of the result's gradient.
+        planes: Where the first begins, its size, the length of a line, and which line the first of
+            the phase meets with the first of its elements of the window.
+        windows: The weight, flat.
+        first: The first of the phase's elements of the channel's first filter.
+        window: The column of the phase in the padded image, the stride, the window's sizes, and the
+            filters of a channel.
+        seen: For each line, which of the phase's elements meet lines that exist.
+    """
+    margin, size, wide, lift = planes
+    column, down, beside, high, broad, filters = window
+    lanes, zero, one = sums.size // LINES, sums.dtype.type(0), np.int64(1)
+    e = column % beside
+    across = max(0, (broad - e + beside - 1) // beside)
+    shift = column // beside - (across - 1)
+    j = 0
+    while j < counts[0]:
+        low, top = seen[j, 0], seen[j, 1]
+        rows = min(counts[0] - j, _lines_alike(seen, j))
+        here = margin + (j + lift - (top - 1)) * wide + shift
+        w = first + down * (top - 1) * broad + e + beside * (across - 1)
+        for s in range(0, counts[1], lanes):
+            fresh = True
+            for k in range(filters if top > low and across > 0 else 0):
+                _slide(
+                    sums,
+                    room,
+                    here + k * size + s,
+                    wide,
+                    windows,
+                    w + k * high * broad,
+                    (top - low, across),
+                    (wide, one),
+                    (-down * broad, -beside),
+                    s + shift,
+                    wide,
+                    zero,
+                    fresh,
+                )
+                fresh = False
+            if fresh:
+                sums[:] = zero
+            for r in range(rows):
+                there = at + (j + r) * to[0] + s * to[1]
+                copy(out, there, to[1], sums, r * lanes, one, min(lanes, counts[1] - s))
+        j += rows
+
+
+@compiled(fastmath=FUSED)
 def slide_strided_back(
     out: Any,
     grad: Any,
@@ -142,16 +212,15 @@ def slide_strided_back(
     kh, kw = weight.shape[1], weight.shape[2]
     lanes, filters = GROUP // grad.itemsize, planes // channels
     sums = np.empty(LINES * lanes, grad.dtype)
-    zero, one = grad.dtype.type(0), np.int64(1)
-    flat, windows = out.reshape(-1), weight.reshape(-1)
+    flat, source, windows = out.reshape(-1), grad.reshape(-1), weight.reshape(-1)
+    one = np.int64(1)
     size, margin = lines * wide, kw + padding[1] + lanes
     seen = np.empty((height, 2), np.int64)
     for n in range(images):
         for o in range(start, stop):
             for k in range(filters):
-                room[margin + k * size : margin + (k + 1) * size] = grad[
-                    n, o * filters + k
-                ].reshape(-1)
+                at = (n * planes + o * filters + k) * size
+                copy(room, margin + k * size, one, source, at, one, size)
             for u in range(stride[0]):
                 # Line `u + stride * j` meets element `a + stride * t` in line `j + lift - t`.
                 a = (u + padding[0]) % stride[0]
@@ -164,43 +233,62 @@ def slide_strided_back(
                     seen[j, 0] = max(0, j + lift - lines + 1)
                     seen[j, 1] = max(seen[j, 0], min(high, j + lift + 1))
                 for v in range(stride[1]):
-                    e = (v + padding[1]) % stride[1]
-                    across = max(0, (kw - e + stride[1] - 1) // stride[1])
-                    shift = (v + padding[1]) // stride[1] - (across - 1)
+                    at = ((n * channels + o) * height + u) * width + v
                     some = max(0, (width - v + stride[1] - 1) // stride[1])
-                    j = 0
-                    while j < count:
-                        low, top = seen[j, 0], seen[j, 1]
-                        rows = _lines_alike(seen[:count], j)
-                        for s in range(0, some, lanes):
-                            fresh = True
-                            for k in range(filters if top > low and across > 0 else 0):
-                                line = j + lift - (top - 1)
-                                w = ((o * filters + k) * kh + a + stride[0] * (top - 1)) * kw
-                                _slide(
-                                    sums,
-                                    room,
-                                    margin + k * size + line * wide + s + shift,
-                                    wide,
-                                    windows,
-                                    w + e + stride[1] * (across - 1),
-                                    (top - low, across),
-                                    (wide, one),
-                                    (-stride[0] * kw, -stride[1]),
-                                    s + shift,
-                                    wide,
-                                    zero,
-                                    fresh,
-                                )
-                                fresh = False
-                            if fresh:
-                                sums[:] = zero
-                            for r in range(rows):
-                                at = (n * channels + o) * height + u + stride[0] * (j + r)
-                                at = at * width + v + stride[1] * s
-                                taken = min(lanes, some - s)
-                                copy(flat, at, stride[1], sums, r * lanes, one, taken)
-                        j += rows
+                    _slide_back(
+                        flat,
+                        at,
+                        (stride[0] * width, stride[1]),
+                        (count, some),
+                        sums,
+                        room,
+                        (margin, size, wide, lift),
+                        windows,
+                        (o * filters * kh + a) * kw,
+                        (v + padding[1], stride[0], stride[1], kh, kw, filters),
+                        seen,
+                    )
+
+
+@compiled(fastmath=FUSED)
+def _meet_phase(
+    totals: Any,
+    kinds: Any,
+    sums: Any,
+    grad: Any,
+    there: int,
+    room: Any,
+    here: int,
+    steps: Any,
+    counts: Any,
+    shift: int,
+    width: int,
+) -> None:
+    """Add to ``totals`` the products of a plane with what elements of a window's line meet.
+
+    Args:
+        totals: Of the elements that meet the phase.
+        kinds: Room for TAPS sums in float64.
+        sums: Room for TAPS groups.
+        grad: The plane, flat.
+        there: Where its first line begins.
+        room: Phases of the image.
+        here: Where the first line begins in the phase.
+        steps: From line to line, in both.
+        counts: How many lines, and how many elements.
+        shift: Which column the first column meets with the first element.
+        width: Columns of the phase.
+    """
+    lanes, wide = sums.size // TAPS, steps[0]
+    for u in range(0, counts[1], TAPS):
+        kinds[:] = 0
+        for s in range(0, wide, lanes):
+            column = s + shift + u
+            at, live = here + column, min(lanes, wide - s)
+            _meet(sums, grad, there + s, room, at, steps, counts[0], 1, live, column, width)
+            _add_lanes(kinds, sums)
+        for t in range(min(TAPS, counts[1] - u)):
+            totals[u + t] += kinds[t]
 
 
 @compiled(fastmath=FUSED)
@@ -223,7 +311,8 @@ def slide_strided_weight(
     planes, lines, wide = grad.shape[1], grad.shape[2], grad.shape[3]
     kh, kw = out.shape[1], out.shape[2]
     lanes = GROUP // x.itemsize
-    sums, source = np.empty(TAPS * lanes, x.dtype), x.reshape(-1)
+    sums, one = np.empty(TAPS * lanes, x.dtype), np.int64(1)
+    source, others = x.reshape(-1), grad.reshape(-1)
     margin, pitch = padding[1] + kw + lanes, (width + stride[1] - 1) // stride[1]
     totals, kinds = np.empty(kh * kw, np.float64), np.empty(TAPS, np.float64)
     for o in range(start, stop):
@@ -231,7 +320,7 @@ def slide_strided_weight(
         for n in range(images):
             at = n * channels + o * channels // planes
             _part(room, margin, source, at, (height, width), stride[1], pitch)
-            given[: lines * wide] = grad[n, o].reshape(-1)
+            copy(given, 0, one, others, (n * planes + o) * lines * wide, one, lines * wide)
             for a in range(kh):
                 lead = padding[0] - a
                 top = max(0, (lead + stride[0] - 1) // stride[0])
@@ -241,26 +330,20 @@ def slide_strided_weight(
                 y = top * stride[0] - lead
                 for f in range(stride[1]):
                     e, count, shift = _phase(f, kw, stride[1], padding[1])
-                    for u in range(0, count, TAPS):
-                        kinds[:] = 0
-                        for s in range(0, wide, lanes):
-                            column = s + shift + u
-                            _meet(
-                                sums,
-                                given,
-                                top * wide + s,
-                                room,
-                                margin + (f * height + y) * pitch + column,
-                                (wide, stride[0] * pitch),
-                                bottom - top,
-                                1,
-                                min(lanes, wide - s),
-                                column,
-                                (width - f + stride[1] - 1) // stride[1],
-                            )
-                            _add_lanes(kinds, sums)
-                        for t in range(min(TAPS, count - u)):
-                            totals[a * kw + e + stride[1] * (u + t)] += kinds[t]
+                    if count > 0:
+                        _meet_phase(
+                            totals[a * kw + e :: stride[1]],
+                            kinds,
+                            sums,
+                            given,
+                            top * wide,
+                            room,
+                            margin + (f * height + y) * pitch,
+                            (wide, stride[0] * pitch),
+                            (bottom - top, count),
+                            shift,
+                            (width - f + stride[1] - 1) // stride[1],
+                        )
         for b in range(kh):
             for e in range(kw):
                 out[o, b, e] = totals[b * kw + e]
