@@ -181,9 +181,9 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
 
 def _compiled_in(fn: Any) -> CompiledFunction | None:
     # What makes the calls of a compiled function, or of a compiled module.
-    if isinstance(fn, CompiledFunction):
-        return fn
-    found = getattr(fn, "_compiled", None)  # lt.compile(module)
-    if found is None:
-        found = getattr(getattr(fn, "_call_hooks", None), "compiled", None)  # module.compile()
-    return found if isinstance(found, CompiledFunction) else None
+    of_wrapper = getattr(fn, "_compiled", None)  # lt.compile(module)
+    in_place = getattr(getattr(fn, "_call_hooks", None), "compiled", None)  # module.compile()
+    for found in (fn, of_wrapper, in_place):
+        if isinstance(found, CompiledFunction):
+            return found
+    return None

@@ -262,7 +262,9 @@ class SplitReplay(Binding):
         storage = self._pass.gathered[number].storage
         if not storage.there and not storage.restore(storage.THERE):
             raise GradientError(
-                "a gathered parameter was written in place after the forward whose backward runs."
+                f"A gathered parameter of shape {tuple(storage.spec.shape)} has been modified by "
+                "an inplace operation since the forward whose backward runs. Write the shards, "
+                "after backward."
             )
         self._bind_to(number, storage.array, storage)
 

@@ -70,9 +70,8 @@ def _library(kind: type[ctypes.CDLL]) -> ctypes.CDLL:
     return kind(str(numpy.__file__))  # finds what it is linked with, too
 
 
-@lru_cache(maxsize=1)
-def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """(get, set) of the number of threads of NumPy's BLAS, or None."""
+def _functions(*names: str) -> list[Any] | None:
+    # Functions of OpenBLAS, which has them under one of several prefixes; None for another BLAS.
     try:
         # These hold the interpreter's lock in a call, as a fork does: no other thread is inside
         # when the process is copied, where it would leave a lock of BLAS's locked for good.
@@ -81,29 +80,28 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
         return None
     for prefix, suffix in _NAMES:
         try:
-            kind = getattr(library, f"{prefix}get_parallel{suffix}")()
-            get = getattr(library, f"{prefix}get_num_threads{suffix}")
-            put = getattr(library, f"{prefix}set_num_threads{suffix}")
+            return [getattr(library, f"{prefix}{name}{suffix}") for name in names]
         except AttributeError:
             continue
-        return (get, put) if kind in (_SEQUENTIAL, _PTHREADS) else None
     return None
+
+
+@lru_cache(maxsize=1)
+def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
+    """(get, set) of the number of threads of NumPy's BLAS, or None."""
+    found = _functions("get_parallel", "get_num_threads", "set_num_threads")
+    if found is None or found[0]() not in (_SEQUENTIAL, _PTHREADS):
+        return None
+    return found[1], found[2]
 
 
 def kernels() -> str | None:
     """Return the processor that the kernels of OpenBLAS in use are for; None for another BLAS."""
-    try:
-        library = _library(ctypes.PyDLL)
-    except (ImportError, OSError, TypeError):
+    found = _functions("get_corename")
+    if found is None:
         return None
-    for prefix, suffix in _NAMES:
-        try:
-            ask = getattr(library, f"{prefix}get_corename{suffix}")
-        except AttributeError:
-            continue
-        ask.restype = ctypes.c_char_p
-        return str(ask().decode())
-    return None
+    found[0].restype = ctypes.c_char_p
+    return str(found[0]().decode())
 
 
 def symbol(name: str) -> int:

@@ -213,8 +213,9 @@ def _require_apart(modules: list[Any]) -> None:
         for other in modules[k + 1 :]:
             if id(other) in inside or any(m is one for m in other.modules()):
                 raise ValueError(
-                    f"fully_shard: of a list of modules none may contain another; "
-                    f"{type(one).__name__} and {type(other).__name__} do."
+                    "fully_shard: none of a list of modules may contain another, but of "
+                    f"{type(one).__name__} and {type(other).__name__} one contains the other. "
+                    "Leave the inner one out of the list."
                 )
 
 

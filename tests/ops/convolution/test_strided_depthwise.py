@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework.kernels.cpu.convolution import depthwise_stride1
 from lowtide.framework.kernels.cpu.convolution.depthwise_strided import (
     slide_strided,
     slide_strided_back,
     slide_strided_weight,
 )
+from lowtide.framework.ops.convolution import depthwise
 from lowtide.framework.ops.convolution.depthwise import SlidingStrided
 from lowtide.framework.ops.convolution.sizes import INPUT, OUT, WEIGHT, Sizes
 
@@ -130,6 +132,12 @@ def test_drawn_sizes(part: int, dtype: Any) -> None:
             found, case.x, case.grad, *rooms(WEIGHT, case), *steps, 0, found.shape[0]
         )
         agree(found, weight)
+
+
+def test_the_route_leaves_as_much_room_as_the_loops_use() -> None:
+    assert depthwise._GROUP == depthwise_stride1.GROUP
+    assert depthwise._LINES >= depthwise_stride1.LINES
+    assert depthwise._TAPS >= depthwise_stride1.TAPS
 
 
 def test_what_is_infinite_stays_where_its_windows_are() -> None:
