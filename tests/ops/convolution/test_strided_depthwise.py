@@ -6,13 +6,14 @@ Around each array lies memory of other numbers: what a kernel reads or writes th
 from __future__ import annotations
 
 import random
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.kernels.cpu.convolution import depthwise_stride1
+from lowtide.framework.kernels.cpu.convolution import depthwise_stride1, depthwise_strided
 from lowtide.framework.kernels.cpu.convolution.depthwise_strided import (
     slide_strided,
     slide_strided_back,
@@ -138,6 +139,26 @@ def test_the_route_leaves_as_much_room_as_the_loops_use() -> None:
     assert depthwise._GROUP == depthwise_stride1.GROUP
     assert depthwise._LINES >= depthwise_stride1.LINES
     assert depthwise._TAPS >= depthwise_stride1.TAPS
+
+
+def test_each_thread_has_room_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, w = np.zeros((1, 4, 9, 9)), np.zeros((1, 4, 4, 4)), np.zeros((4, 1, 3, 3))
+    rest = ((2, 2), ((0, 0),) * 2, (1, 1), 4, x.dtype)
+    for side, name, places in (
+        (OUT, "slide_strided", [4]),
+        (INPUT, "slide_strided_back", [3]),
+        (WEIGHT, "slide_strided_weight", [3, 4]),
+    ):
+        route = SlidingStrided(Sizes(side, True, x.shape, w.shape, (4, 4), *rest))
+        route.threads = 2
+        scratch = [np.zeros(n) for (n,) in route.scratch]
+        given: list[Any] = []
+        monkeypatch.setattr(depthwise_strided, name, lambda *a, to=given: to.append(a))
+        route.run(np, scratch, x, w, y)
+        assert sorted(a[-2:] for a in given) == [(0, 2), (2, 4)]
+        own = [a[k] for a in given for k in places]
+        assert not any(np.may_share_memory(a, b) for a, b in combinations(own, 2))
+        assert sum(r.size for r in own) == sum(s.size for s in scratch)
 
 
 def test_what_is_infinite_stays_where_its_windows_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -99,6 +100,20 @@ def test_an_interrupt_ends_all(monkeypatch, seconds):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert time.monotonic() - began < 30  # none has waited for an answer
+    assert children() == before
+
+
+def test_an_interrupt_that_comes_just_before_a_wait_ends_it():
+    before = children()
+
+    def interrupted():  # it sets what Python looks at, and ends no call to the system
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        run_each_apart([lambda: time.sleep(30)])
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 15
     assert children() == before
 
 
