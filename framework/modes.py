@@ -44,6 +44,8 @@ class State:
             inputs, or None (``autograd/dependence.py``).
         capture: Records the call of a compiled function, or None (``capture/recorder.py``).
         compiling: How many calls of compiled functions are under way.
+        inner: Records the modules that are called, inside of a compiled function that runs as it is
+            written, or None (``capture/inner_modules.py``).
         notes_results: ``inference``, a recorder or ``dependence``: results need more than a node.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off: the
             executor's ``runner`` (``execution.py``).
@@ -60,6 +62,7 @@ class State:
         "grad",
         "hooks_disabled",
         "inference",
+        "inner",
         "levels",
         "notes_results",
         "phase",
@@ -89,6 +92,7 @@ class State:
         self.dependence: Any = None
         self.capture: Any = None
         self.compiling = 0
+        self.inner: Any = None
         self.notes_results = False
         self.run_kernel = execution.current.runner()
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..framework.attribution import scopes
 from ..framework.autograd.removable_handle import RemovableHandle, add_hook
+from ..framework.capture.trail import module_calls
 from ..framework.checkpointing.regions import checkpointing
+from ..framework.modes import local
 from .backward_hooks import Hook, ModuleBackwardHooks
 
 if TYPE_CHECKING:
@@ -281,6 +283,26 @@ def _insert(
 # Running them
 
 
+def call_watched(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module while a profiler listens, or a compiled function may record its calls."""
+    entry = scopes.enter(module) if scopes.recording.on else None
+    state = local.state
+    try:
+        own = module._call_hooks
+        if state.inner is not None and (own is None or own.compiled is None):
+            compiled = state.inner.call_of(module, run_hooked)
+            if compiled is not None:
+                return compiled(*args, **kwargs)
+        if own is not None:
+            return call_hooked(module, args, kwargs)
+        return _forward_of(module)(*args, **kwargs)
+    finally:
+        if entry is not None:  # `leave`, written out: an interrupt at its entry would undo it
+            entry.closed = True
+            if state.scope is entry:
+                state.scope = entry.outer
+
+
 def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a module that has hooks, or is compiled."""
     own = module._call_hooks
@@ -297,7 +319,8 @@ def compile_calls(module: Module, compiled: Any) -> None:
 def run_hooked(module: Module, *args: Any, **kwargs: Any) -> Any:
     """Call ``forward`` with the hooks of this module and those of every module."""
     own = module._call_hooks
-    assert own is not None
+    if own is None:
+        return _forward_of(module)(*args, **kwargs)
     groups = (own,) if own is EVERYWHERE else (EVERYWHERE, own)
     called: set[int] = set()
     result = None
@@ -312,7 +335,7 @@ def run_hooked(module: Module, *args: Any, **kwargs: Any) -> Any:
             border = ModuleBackwardHooks(module, watching, before)
             args = border.enter(args)
         if own.region is None:
-            result = module.forward(*args, **kwargs)
+            result = _forward_of(module)(*args, **kwargs)
         else:
             result = _in_region(own.region, module, args, kwargs)
         for group in groups:
@@ -339,6 +362,14 @@ def run_hooked(module: Module, *args: Any, **kwargs: Any) -> Any:
                     if replaced is not None:
                         result = replaced
         raise
+
+
+module_calls[run_hooked.__code__] = "module"
+
+
+def _forward_of(module: Module) -> Any:
+    inner = local.state.inner
+    return module.forward if inner is None else inner.forward_of(module)
 
 
 def _has_no_forward(module: Any) -> bool:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from ..framework.attribution.scopes import enter, recording
+from ..framework.attribution.scopes import recording
 from ..framework.capture.compiling import compiled_function
+from ..framework.capture.trail import module_calls
 from ..framework.memory.short_traceback import shorten
-from ..framework.modes import local
 from ..framework.serialization.own_classes import restores_whole
 from ..framework.tensor import Tensor
 from .conversion import ConversionMixin
-from .hooks import HooksMixin, call_hooked, compile_calls, run_hooked
+from .hooks import HooksMixin, call_hooked, call_watched, compile_calls, run_hooked
 from .hooks import register_module_forward_hook as register_module_forward_hook
 from .hooks import register_module_forward_pre_hook as register_module_forward_pre_hook
 from .hooks import register_module_full_backward_hook as register_module_full_backward_hook
@@ -81,20 +81,15 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run ``forward``, and the hooks around it; for a profiler, in the module's scope."""
-        entry = enter(self) if recording.on else None
         try:
+            if recording.calls:
+                return call_watched(self, args, kwargs)
             if self._call_hooks is not None:
                 return call_hooked(self, args, kwargs)
             return self.forward(*args, **kwargs)
         except MemoryError as error:
             shorten(error)
             raise
-        finally:
-            if entry is not None:  # `leave`, written out: an interrupt at its entry would undo it
-                entry.closed = True
-                state = local.state
-                if state.scope is entry:
-                    state.scope = entry.outer
 
     # Attributes
 
@@ -508,4 +503,5 @@ def _check_loaded(module: Module) -> None:
         keep_buffer(module, name, value)
 
 
+module_calls[Module.__call__.__code__] = "self"
 restores_whole(Module, _why_not_saved, _check_loaded)

@@ -68,12 +68,13 @@ class Recording:
 
     Attributes:
         on: True while a listener is registered.
+        calls: Calls of modules take the longer way: ``on``, or once :func:`watch_calls` was called.
     """
 
-    __slots__ = ("on",)
+    __slots__ = ("calls", "on", "watched")
 
     def __init__(self) -> None:
-        self.on = False
+        self.on = self.calls = self.watched = False
 
 
 recording = Recording()  # of the process; calls of modules and new nodes look at it
@@ -134,7 +135,7 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
             for reference, entry in list(_roots.values()):
                 if reference() is not None:
                     told["seen"](reference(), entry.prefix)
-        recording.on = True
+        recording.on = recording.calls = True
 
 
 def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
@@ -146,9 +147,15 @@ def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
             _listeners[what].remove(listener)
         if _counts["listening"] == 0:
             recording.on = False
+            recording.calls = recording.watched
             for kept in (_children, _roots, _given):
                 kept.clear()
             forget()
+
+
+def watch_calls() -> None:
+    """Let calls of modules ask ``State.inner`` from now on (``capture/inner_modules.py``)."""
+    recording.calls = recording.watched = True
 
 
 def listening() -> bool:

@@ -95,6 +95,10 @@ class Call:
         self.modes = modes()
         self.key = (structure, *key, self.modes)
 
+    def names_objects(self) -> bool:
+        """True if it is told from calls of other kinds by the identity of an object."""
+        return not all(isinstance(x, _COMPARED) for x in self.others)
+
     def _aliasing(self) -> Any:
         # Which tensors share memory, and how far apart they lie in it.
         # And which are one tensor: of two that share memory, each has a gradient.

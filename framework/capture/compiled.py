@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -31,19 +31,24 @@ from .program import StepProgram
 from .pythons_generators import drawn_from, states_of
 from .recorder import Recorder
 from .recording_backward import RecordingBackward
-from .recordings import Kind, Recording, gradients_of, is_plain_gradient
+from .recordings import CALLED_WITH, Kind, Recording, gradients_of, is_plain_gradient
 from .replay import Replay
-from .reporting import described, last_part, name_of, warn
+from .reporting import described, name_of, warn
 from .returned_numbers import with_numbers
 from .split_replay import Layouts, SplitReplay
+from .trail import Step, changing, steps_to_attribute
 from .value_reads import ValueChanged, lines_of_reads
 from .walk import CannotCompare
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
+_NO_BACKWARD = "its results require grad, and no backward follows"
 _MISSES = 8  # undone replays, from which on they have to be fewer than the others
 _READ = "a number that Python reads (item)"
-_ATTEMPTS = 3  # recordings of a kind that may fail because Python's state changed in the call
+_FEWEST_ROWS = {False: 3, True: 7}  # whether with a backward: fewer are faster as written
+_RECENT = 64  # calls within which a kind of call with an object counts as in use
+_ATTEMPTS = 2  # recordings of a kind that may fail because Python's state changed in the call
+_DROPPED = 3  # those whose backward may not come
 
 
 class CompiledFunction(InPieces):
@@ -70,18 +75,17 @@ class CompiledFunction(InPieces):
         check: int = 0,
         module: Any = None,
     ) -> None:
-        super().__init__()
+        super().__init__(check, module)
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.fullgraph = fullgraph
-        self.check = check
         self.replays = 0
         self.recordings = 0
         self.reasons: list[str] = []
         self.quiet = False
         self._kinds: dict[Any, Kind] = {}
+        self._calls = 0
         self._name = name_of(function)
-        self._module = module
         self._divisible = not fullgraph and isinstance(function, FunctionType | MethodType)
         self._lock = threading.Lock()
 
@@ -101,9 +105,10 @@ class CompiledFunction(InPieces):
         if stance[0] != "default":
             return self.function(*args, **kwargs)
         state = local.state
+        inner, state.inner = state.inner, None
         state.compiling += 1
         try:
-            if not may_replay() or not self._lock.acquire(blocking=False):
+            if self._small or not may_replay() or not self._lock.acquire(blocking=False):
                 if state.capture is not None and self._divided is not None:
                     state.capture.refuse("it calls a function that is recorded in pieces")
                 return self.function(*args, **kwargs)
@@ -115,16 +120,26 @@ class CompiledFunction(InPieces):
                 self._lock.release()
         finally:
             state.compiling -= 1
+            state.inner = inner
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = Call(self.function, args, kwargs, self._module)
+        call = Call(self.function, args, kwargs, self.module)
         if call.reason is not None:
             return self._as_written(call.reason, args, kwargs)
+        self._calls += 1
         kind = self._kinds.get(call.key)
-        if kind is None:
+        if kind is not None:
+            kind.last = self._calls
+        else:
+            self._forget_old_objects()
             if len(self._kinds) > 8 * MOST_RECORDINGS:
                 return self._as_written("it is called in too many ways", args, kwargs)
-            kind = self._kinds[call.key] = Kind()
+            kind = self._kinds[call.key] = Kind(call.names_objects())
+            kind.last = self._calls
+            if self._presumed:
+                kind.reason, self._presumed = self._presumed, ""
+                self._note(kind.reason)
+                return self._call_inner(args, kwargs)
             tell = changed_by(call.tensors)
             result = self.function(*args, **kwargs)
             reason = tell()
@@ -133,7 +148,8 @@ class CompiledFunction(InPieces):
                 self._note_arguments(args, kwargs)
             return result
         if kind.reason is not None:
-            return self._as_written(kind.reason, args, kwargs)
+            self._note(kind.reason)
+            return self.function(*args, **kwargs) if kind.whole else self._call_inner(args, kwargs)
         holding: list[Recording] = []
         for recording in list(kind.recordings):
             change = recording.changed(call)
@@ -162,6 +178,13 @@ class CompiledFunction(InPieces):
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
 
+    def _forget_old_objects(self) -> None:
+        # Recordings of calls with models of the past would keep them alive.
+        for key, kind in list(self._kinds.items()):
+            if kind.names_objects and kind.last < self._calls - _RECENT:
+                del self._kinds[key]
+                kind.close()
+
     def _replayed(self, recording: Recording, call: Call) -> Any:
         self.replays += 1
         try:
@@ -184,7 +207,9 @@ class CompiledFunction(InPieces):
         many = len(holding) if again else self.recordings
         if many >= MOST_RECORDINGS:
             often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
-            return self._refused(kind, often, args, kwargs, changes=last_part(kind.last_change))
+            kind.whole = kind.last_change == CALLED_WITH  # then so are modules inside
+            trail = steps_to_attribute(self.module, kind.last_change)
+            return self._refused(kind, often, args, kwargs, trail, **changing(kind.last_change))
         try:
             without = (*self._around, *call.gathered.tensors)
             guards = Guards(self.function, call.others, without)
@@ -196,6 +221,7 @@ class CompiledFunction(InPieces):
         recorder = Recorder(inside.tensors, guards, call.gathered.tensors)
         recorder.sees_result = isinstance(call.again.func, FunctionType | MethodType)
         recorder.code = getattr(call.again.func, "__code__", None) if self._divisible else None
+        recorder.caller = _RECORD
         if any(id(o) in {id(memory_of(t)) for t in guards.tensors} for o in call.owners):
             recorder.refuse("an argument shares memory with a tensor that it finds elsewhere")
         if len(gradients) and not all(is_plain_gradient(g) for g in gradients if g is not None):
@@ -210,8 +236,8 @@ class CompiledFunction(InPieces):
         for why in inside.found(result, call):
             recorder.refuse(why)
         recorder.finish(result)
-        if recorder.reason is None and recorder.outputs and kind.dropped >= _ATTEMPTS:
-            recorder.refuse("its results require grad, and no backward follows")
+        if recorder.reason is None and recorder.outputs and kind.dropped >= _DROPPED:
+            recorder.refuse(_NO_BACKWARD)
         if self._divisible and self._acts(recorder, args, kwargs):
             inside.join()
             return inside.returned(with_numbers(result) if recorder.numbers else result)
@@ -231,17 +257,19 @@ class CompiledFunction(InPieces):
         elif reason is None:
             keep(recorder.program)
         elif reason:
-            lines = () if recorder.own_line is None else (recorder.own_line,)
-            change = "" if recorder.reason is not None else kind.last_change
-            self._note_refusal(
-                kind,
-                reason,
-                recorder.line,
-                lines=lines,
-                changes=last_part(change),
-                returns=recorder.by_result,
-            )
+            self._note_end(kind, reason, recorder, result)
         return inside.returned(with_numbers(result) if recorder.numbers else result)
+
+    def _note_end(self, kind: Kind, reason: str, recorder: Recorder, result: Any) -> None:
+        which: dict[str, Any] = {"returns": recorder.by_result}
+        which["lines"] = () if recorder.own_line is None else (recorder.own_line,)
+        trail = recorder.trail
+        if recorder.wrong_result is not None:
+            which["changes"] = self._assigned(result, recorder.wrong_result)
+        elif recorder.reason is None:
+            which |= changing(kind.last_change)
+            trail = steps_to_attribute(self.module, kind.last_change)
+        self._note_refusal(kind, reason, recorder.line, trail, **which)
 
     def _why_not(
         self, kind: Kind, recorder: Recorder, guards: Guards, before: Any, again: bool
@@ -285,6 +313,7 @@ class CompiledFunction(InPieces):
         found = [disagreement(r.replay.recorded, program) for r in alike]
         if None in found:
             kind.confirmed = True
+            self._small |= self._is_inner and len(program.rows) < _FEWEST_ROWS[later]
             return  # the other one stays
         reasons = [d for d in found if d is not None and not d.branch]
         if len(reasons) < len(found):
@@ -299,25 +328,44 @@ class CompiledFunction(InPieces):
 
     # What cannot be recorded
 
-    def _refused(self, kind: Kind, reason: str, args: Any, kwargs: Any, **which: Any) -> Any:
-        self._note_refusal(kind, reason, **which)
+    def _refused(
+        self,
+        kind: Kind,
+        reason: str,
+        args: Any,
+        kwargs: Any,
+        trail: Sequence[Step] = (),
+        **which: Any,
+    ) -> Any:
+        self._note_refusal(kind, reason, None, trail, **which)
         return self.function(*args, **kwargs)
 
     def _as_written(self, reason: str, args: Any, kwargs: Any) -> Any:
         self._note(reason)
         return self.function(*args, **kwargs)
 
-    def _note_refusal(self, kind: Kind, reason: str, line: str | None = None, **which: Any) -> None:
-        # ``which``: what tells the statements that are at fault (DividedFunction.set_apart).
-        if self._set_apart(reason, **which):
+    def _note_refusal(
+        self,
+        kind: Kind,
+        reason: str,
+        line: str | None = None,
+        trail: Sequence[Step] = (),
+        **which: Any,
+    ) -> None:
+        # ``trail``: the modules that cannot be recorded either. ``which``: what tells the
+        # statements that are at fault (DividedFunction.set_apart).
+        if self._set_apart(reason, trail, **which):
             return
+        self.inner.expect(reason, trail)
         kind.reason = f"{reason} at {line}" if line else reason
-        self._note(kind.reason)
+        kind.whole |= reason == _NO_BACKWARD
+        inside = "Modules that it calls are recorded, where they can be: see compiler.explain."
+        self._note(kind.reason, "" if kind.whole else f" {inside}")
 
-    def _note(self, reason: str) -> None:
+    def _note(self, reason: str, more: str = "") -> None:
         if self.fullgraph:
             raise CaptureError(f"compile: {self._name} cannot be recorded: {reason}.")
-        self._warn(reason, f"{self._name} runs as it is written: {reason}.")
+        self._warn(reason, f"{self._name} runs as it is written: {reason}.{more}")
 
     def _warn(self, reason: str, text: str) -> None:
         if reason in self.reasons:
@@ -332,13 +380,21 @@ class CompiledFunction(InPieces):
             self._kinds.clear()
             self._arguments.clear()
             self._cut = self._divided = None
+            self.inner.forget()
             self.recordings = 0
             self.reasons.clear()
+            self._small = False
 
     @property
     def apart(self) -> int:
         """How many statements run as they are written while others are recorded."""
         return 0 if self._divided is None else len(self._divided.apart)
+
+    def progress(self) -> int:
+        """A number that grows while it is being found out what can be recorded."""
+        attempts = sum(kind.attempts for kind in self._kinds.values())
+        inside: int = sum(1 + part.progress() for part in self.parts())
+        return self.apart + attempts + inside
 
     def explain(self) -> str:
         """Return what was recorded, and why other calls run as they are written."""
@@ -346,18 +402,21 @@ class CompiledFunction(InPieces):
         for kind in self._kinds.values():
             lines += described(kind)
         lines += [f"  not recorded: {reason}" for reason in self.reasons]
-        for run, _ in self._divided.pieces if self._divided is not None else ():
-            if isinstance(run, CompiledFunction):
-                lines += [f"  {line}" for line in run.explain().splitlines()]
+        if self._small:
+            lines.append("  runs as it is written: a replay of so few kernel calls takes longer")
+        for part in self.parts():
+            lines += [f"  {line}" for line in part.explain().splitlines()]
         return "\n".join(lines)
 
     def __del__(self) -> None:
         for kind in getattr(self, "_kinds", {}).values():  # an interrupt may have come before that
-            for recording in kind.recordings:
-                recording.close()
+            kind.close()
 
     def __reduce__(self) -> Any:
         return type(self), (self.function, self.fullgraph, self.check)  # a copy begins anew
 
     def __repr__(self) -> str:
         return f"<compiled {self.function!r}>"
+
+
+_RECORD = CompiledFunction._record.__code__

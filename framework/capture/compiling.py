@@ -101,11 +101,12 @@ def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
             name = getattr(fn, "__name__", type(fn).__name__)
             capture.refuse(f"it calls {name}, which compiler.disable keeps out")
         state = local.state
-        before, state.compiling = state.compiling, 0
+        before = state.compiling, state.inner
+        state.compiling, state.inner = 0, None
         try:
             return fn(*args, **kwargs)
         finally:
-            state.compiling = before
+            state.compiling, state.inner = before
 
     return kept_out
 
@@ -157,8 +158,8 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
 
     Args:
         fn: A function, or one that is compiled.
-        *args: What it is called with: three times, and three times more after statements have
-            turned out to run as they are written.
+        *args: What it is called with: three times, and three times more as long as statements or
+            modules inside are found that are recorded apart.
         **kwargs: Likewise.
 
     Returns:
@@ -169,9 +170,8 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> str:
         fn = compiled = CompiledFunction(fn)
     quiet, compiled.quiet = compiled.quiet, True
     try:
-        apart = -1
-        while apart != compiled.apart:  # each piece is recorded at its third call
-            apart = compiled.apart
+        parts = -1
+        while parts != (parts := compiled.progress()):  # each part is recorded at its third call
             for _ in range(3):
                 fn(*args, **kwargs)
     finally:

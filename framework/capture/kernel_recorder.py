@@ -52,6 +52,7 @@ from .program import (
     Value,
 )
 from .returned_numbers import Number, is_only_returned, keep_number
+from .trail import Step, steps_to_here
 from .value_reads import compare_value, may_be_undone
 
 CPU = device("cpu")
@@ -74,6 +75,8 @@ class KernelRecorder(WholeContext):
         line: The line of the program's code where it ended.
         code: The code of the recorded function, if its lines are of interest.
         own_line: The line of that function where it ended.
+        caller: Code that calls the function, whose end ends the recording of its forward.
+        trail: The calls of modules in which it ended (``trail.py``).
         numbers: Numbers that Python reads only to return them.
         sees_result: What the function returns comes here at once; a wrapper in C, such as
             ``lru_cache``, would keep what stands for a number.
@@ -85,6 +88,8 @@ class KernelRecorder(WholeContext):
         self.line: str | None = None
         self.code: Any = None
         self.own_line: int | None = None
+        self.caller: Any = None
+        self.trail: list[Step] = []
         self.numbers: list[Number] = []
         self.sees_result = False
         self._state = local.state
@@ -137,6 +142,7 @@ class KernelRecorder(WholeContext):
             self.reason = reason
             self.line = user_line()
             self.own_line = self._line_of_function()
+            self.trail = steps_to_here(self.caller) if self.caller is not None else []
 
     def _line_of_function(self) -> int | None:
         # Which line of the recorded function runs.

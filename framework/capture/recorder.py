@@ -51,6 +51,7 @@ class Recorder(KernelRecorder):
         outputs: Results with a graph whose backward runs later: tensors on the real graph.
         keeps: It is refused because the call keeps a tensor elsewhere than in its result.
         by_result: It is refused because of what the call returns.
+        wrong_result: The tensor among the results that it is refused for, or None.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Recorder(KernelRecorder):
         self.program.gathered_from = len(arguments) - len(gathered)
         self.outputs: list[Tensor] = []
         self.keeps = self.by_result = False
+        self.wrong_result: Tensor | None = None
         self._guards = guards
         self._gradients = {k: self._gradient_owner(k) for k in self._leaves}
         self._old_gradients = dict(self._gradients)
@@ -202,6 +204,7 @@ class Recorder(KernelRecorder):
                 made[id(x)] = self._made_result(x) if known is None else Given(known)
             self.program.results.append(made[id(x)])
             if self.reason is not None:
+                self.wrong_result = x
                 return
         self._note_views([x for x in leaves if isinstance(x, Tensor)], made)
         returned = {x.index for x in leaves if type(x) is Number}

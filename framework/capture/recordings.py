@@ -15,6 +15,7 @@ from .replay import Replay
 from .split_replay import SplitReplay
 from .watched_replay import watched
 
+CALLED_WITH = "what it is called with"
 _WAITING = 2  # recorded calls that wait for their backward at once
 
 
@@ -27,21 +28,32 @@ class Kind:
         misses: Replays that were undone because a number that Python reads had changed.
         confirmed: Two recordings have found the same.
         reason: Why such calls run as they are written; None if they need not.
+        whole: Modules that such a call runs are not recorded either.
         attempts: Recordings that failed because Python's state changed in the call.
         waiting: Weak references to the nodes of recorded calls whose backward has not come.
         dropped: How many of these went without one.
         last_change: Why a recording did not hold.
+        last: Number of the latest call.
+        names_objects: An argument is an object that is compared by identity.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names_objects: bool = False) -> None:
+        self.names_objects = names_objects
+        self.last = 0
         self.recordings: list[Recording] = []
         self.hits = self.misses = 0
         self.confirmed = False
         self.reason: str | None = None
+        self.whole = False
         self.attempts = 0
         self.waiting: list[Any] = []
         self.dropped = 0
-        self.last_change = "what it is called with"
+        self.last_change = CALLED_WITH
+
+    def close(self) -> None:
+        """Let go of the recordings."""
+        for recording in self.recordings:
+            recording.close()
 
     def waits(self) -> bool:
         """Whether enough calls are recorded whose backward may still come."""
@@ -62,6 +74,7 @@ class Recording:
 
     def __init__(self, replay: Replay | SplitReplay, guards: Guards, gradients: list[Any]) -> None:
         self.replay = replay
+        self._leases = [replay.lease()] if isinstance(replay, SplitReplay) else []
         self._watched: Any = None  # the same for profilers, once one has watched
         self._ledger = backend(CPU).ledger
         self.guards = guards
@@ -88,6 +101,8 @@ class Recording:
             return self.replay(call)
         if self._watched is None:
             self._watched = watched(self.replay)
+            if isinstance(self._watched, SplitReplay):
+                self._leases.append(self._watched.lease())
         return self._watched(call)
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class ReplayedBackward(Node):
         display: The name of the node that the recorded call had.
     """
 
-    __slots__ = ("_left", "_replay", "display", "edge_specs", "output_count")
+    __slots__ = ("_lease", "_left", "_replay", "display", "edge_specs", "output_count")
 
     def __init__(self, replay: SplitReplay, left: ForwardPass, sources: list[Tensor]) -> None:
         self.edges = [edge_to(t) for t in sources]
@@ -60,6 +60,7 @@ class ReplayedBackward(Node):
         self.output_count = replay.output_count
         self.display = "CompiledFunctionBackward"
         self._replay: Any = replay
+        self._lease = replay.lease()
         self._left: Any = left
         self._begin()
 

@@ -19,12 +19,6 @@ def name_of(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def last_part(name: str) -> str:
-    """Return the variable or attribute that guards call ``self.count`` or ``COUNT``."""
-    last = name.rpartition(".")[2]
-    return last if last.isidentifier() else ""
-
-
 def warn(text: str) -> None:
     """Warn at the line of the program that called lowtide."""
     level = 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,6 +99,7 @@ class SplitReplay(Binding):
         ]
         self._given = [v for v in program.values if v.kind == GIVEN]
         self._pass: Any = None
+        self._lease: Any = None  # a weak reference
         self._reads = Reads(program)
         self._arriving: dict[int, Tensor] = {}  # gradients that arrive, by their value
         self._forward: list[Call] = []
@@ -117,6 +119,14 @@ class SplitReplay(Binding):
             for v in program.values
             if v.kind == OUTSIDE and any(v.number in row.written for row in program.rows)
         ]
+
+    def lease(self) -> Lease:
+        """Return what keeps the replay ready to run: who may run it holds that."""
+        lease = None if self._lease is None else self._lease()
+        if lease is None:
+            lease = Lease(self)
+            self._lease = weakref.ref(lease)
+        return lease
 
     # Building
 
@@ -392,6 +402,22 @@ class SplitReplay(Binding):
             f"{self._on_tapes_in_words()}; "
             f"{kept} bytes kept for backward{reads_of(self.program)}"
         )
+
+
+class Lease:
+    """Held by what may run a replay: its recording, and nodes of calls before their backward.
+
+    A replay's steps refer to it, so that it would wait for the collector. It lets go of everything
+    when the last of them goes.
+    """
+
+    __slots__ = ("__weakref__", "_replay")
+
+    def __init__(self, replay: SplitReplay) -> None:
+        self._replay = replay
+
+    def __del__(self) -> None:
+        self._replay.close()
 
 
 class _Block:

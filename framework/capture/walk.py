@@ -309,7 +309,7 @@ class Walk:
             return
         self._code.add((cls, made))
         for c in cls.__mro__:
-            if _is_library(c.__module__) or _is_lowtide(c.__module__):
+            if _is_library(c.__module__) or is_lowtide(c.__module__):
                 continue
             for key, value in vars(c).items():
                 if isinstance(value, property):
@@ -327,7 +327,7 @@ class Walk:
                         self._unnamed.setdefault(key, []).append((value, f"{c.__name__}.{key}"))
 
     def _function(self, f: Any, name: str) -> None:
-        if _is_library(f.__module__) or _is_lowtide(f.__module__):
+        if _is_library(f.__module__) or is_lowtide(f.__module__):
             for cell in f.__closure__ or ():  # a library's decorator around the user's function
                 held = contents_of(cell)
                 if isinstance(held, types.FunctionType | types.MethodType | functools.partial):
@@ -369,7 +369,7 @@ class Walk:
                 self._later((value, f"{prefix}{key}"))
                 continue
             names_of = (id(value), attributes)
-            users = not (_is_library(value.__name__) or _is_lowtide(value.__name__))
+            users = not (_is_library(value.__name__) or is_lowtide(value.__name__))
             if users and names_of not in self._code:
                 self._code.add(names_of)
                 self._global_names(vars(value), attributes, attributes, f"{prefix}{key}.")
@@ -377,8 +377,8 @@ class Walk:
 
 def _is_users_own(cls: type) -> bool:
     # A class whose attributes only the user's code reads, but for those of every module.
-    ours = [c for c in cls.__mro__ if _is_lowtide(c.__module__)]
-    return not _is_lowtide(cls.__module__) and all(c.__name__ in _MODULE_BASES for c in ours)
+    ours = [c for c in cls.__mro__ if is_lowtide(c.__module__)]
+    return not is_lowtide(cls.__module__) and all(c.__name__ in _MODULE_BASES for c in ours)
 
 
 def _advances(value: Any) -> bool:
@@ -453,7 +453,8 @@ def _is_library(name: str | None) -> bool:
 
 
 @functools.cache
-def _is_lowtide(name: str | None) -> bool:
+def is_lowtide(name: str | None) -> bool:
+    """True for the name of a module of lowtide's, but for its recipes, which are as a user's."""
     first, _, rest = (name or "").partition(".")
     return first in ("lowtide", "torch") and not rest.startswith("recipes")
 

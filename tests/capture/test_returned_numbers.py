@@ -175,7 +175,7 @@ def test_a_number_that_is_not_found_in_the_result_ends_the_recording(monkeypatch
     compiled = lt.compile(run.step)
     for _ in range(6):
         assert compiled(lt.ones(2, 4), lt.ones(2, 2)) == 1
-    assert compiled.replays == 0
+    assert compiled.recordings == 0
     assert "does not return it" in lt.compiler.explain(run.step, lt.ones(2, 4), lt.ones(2, 2))
 
 

@@ -171,8 +171,8 @@ MUTANTS = (
         "\n    @property", PROFILES,
     ),
     Mutant(
-        "a module's scope is never left", "modules/module.py",
-        "            if entry is not None:", "            if False:", PROFILES,
+        "a module's scope is never left", "modules/hooks.py",
+        "        if entry is not None:  # `leave`", "        if False:  # `leave`", PROFILES,
     ),
     Mutant(
         "an op is not converted in an autocast region", DISPATCH,

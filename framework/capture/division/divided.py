@@ -8,6 +8,7 @@ between two such statements is a compiled function.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +21,7 @@ class DividedFunction:
 
     Args:
         function: The function, without the object it is bound to.
+        as_written: Runs a piece that is not recorded: ``as_written(function, *values)``.
 
     Attributes:
         apart: The statements that run as they are written.
@@ -29,15 +31,16 @@ class DividedFunction:
         CannotDivide: It cannot be cut.
     """
 
-    def __init__(self, function: FunctionType) -> None:
+    def __init__(self, function: FunctionType, as_written: Callable[..., Any]) -> None:
         self._body = Body(function)
+        self._as_written = as_written
         self._bind = self._body.binder()
         self.apart: set[int] = set()
         self.pieces: list[tuple[Callable[..., Any], Piece]] = []
 
     def set_apart(
         self,
-        recorded: Callable[[FunctionType, tuple[int, int]], Any],
+        recorded: Callable[[FunctionType, tuple[int, int], list[str]], Any],
         within: Any,
         lines: Iterable[int] = (),
         reads: Collection[str] = (),
@@ -49,7 +52,7 @@ class DividedFunction:
         """Let more statements run as they are written.
 
         Args:
-            recorded: Compiles a piece: ``recorded(function, (first line, last line))``.
+            recorded: Compiles a piece: ``recorded(function, (first line, last line), results)``.
             within: What runs the piece that they are in; else they may be anywhere.
             lines: Those that these lines belong to,
             reads: or that read one of these variables,
@@ -96,10 +99,10 @@ class DividedFunction:
     def _runner(self, piece: Piece, before: dict[Any, Any], recorded: Any) -> Any:
         run = before.get((piece.first, piece.last, *piece.takes, None, *piece.results))
         if run is None and piece.first in self.apart:
-            return piece.function
+            return partial(self._as_written, piece.function)
         if run is None:
             lines = self._body.lines(piece.first, piece.last)
-            run = recorded(piece.function, lines)
+            run = recorded(piece.function, lines, piece.results)
         return run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
