@@ -34,6 +34,8 @@ class BackwardPass:
         retain: Keep saved values.
         create: Record what is computed.
         inputs: Capture the gradients of these; None accumulates into the leaves.
+        arrived: Leaves among ``inputs``, or nodes of one value that lead to them, each with a
+            gradient that others are added to.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class BackwardPass:
         retain: bool,
         create: bool,
         inputs: list[Tensor] | None,
+        arrived: Sequence[tuple[Any, Tensor]] = (),
     ) -> None:
         self.retain = retain
         self.create = create
@@ -63,6 +66,10 @@ class BackwardPass:
         nodes = self._count(edges)
         if inputs is not None:
             self._restrict(nodes, inputs, edges)
+        for target, g in arrived:
+            self.pending[target] = [g]
+            if target._is_node:
+                heappush(self.heap, (-target.seq, target))
         local.state.running = self
         for (target, index), g in zip(edges, gradients, strict=True):
             self._start(target, index, g)
@@ -230,7 +237,10 @@ class BackwardPass:
         found = []
         for t in self.inputs:
             target, index = edge_to(t)
-            found.append(self.capture[target][index])
+            g = self.capture[target][index]
+            if g is None and not target._is_node and target in self.pending:
+                g = self.pending[target][index]  # nothing was added to what had arrived
+            found.append(g)
         return found
 
 

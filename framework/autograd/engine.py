@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .. import interrupts
@@ -123,10 +123,11 @@ def gradients_of(
     create_graph: bool,
     allow_unused: bool | None,
     materialize_grads: bool,
+    arrived: Sequence[tuple[Any, Tensor]] = (),
 ) -> tuple[Tensor | None, ...]:
     """Compute what :func:`grad` returns, of tensors that have memory: none is batched by ``vmap``.
 
-    The arguments are those of :func:`grad`.
+    The arguments are those of :func:`grad`, and ``arrived`` as of :class:`BackwardPass`.
     """
     if not targets:
         raise RuntimeError(
@@ -137,7 +138,7 @@ def gradients_of(
     _check_inputs(targets)
     gradients = _root_gradients(roots, grad_outputs, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
-    results = _run(roots, gradients, retain, create_graph, targets)
+    results = _run(roots, gradients, retain, create_graph, targets, arrived)
     for k, (target, g) in enumerate(zip(targets, results, strict=True)):
         if g is None and materialize_grads:
             results[k] = zeros_of(target._spec)
@@ -247,6 +248,7 @@ def _run(
     retain: bool,
     create: bool,
     inputs: list[Tensor] | None,
+    arrived: Sequence[tuple[Any, Tensor]] = (),
 ) -> list[Tensor | None]:
     told = watchers.joined
     for watcher in told:
@@ -269,7 +271,7 @@ def _run(
             state.saver = None
         running = state.running
         try:
-            return BackwardPass(roots, gradients, retain, create, inputs).results()
+            return BackwardPass(roots, gradients, retain, create, inputs, arrived).results()
         except MemoryError as error:
             shorten(error)
             raise

@@ -219,10 +219,32 @@ class Inside:
         """Return the function's result with the caller's own tensors in it."""
         return self.containers.returned((result,))[0] if self.outer else result
 
-    def join(self) -> None:
-        """Let the graph of the call go on into the caller's graph, as that of a plain call does."""
-        for t in self.outer:
-            self._inner[id(t)]._node.edges = [edge_to(t)]
+    def join(self, result: Any) -> None:
+        """Let the graph of the call go on into the caller's graph, as that of a plain call does.
+
+        Args:
+            result: Of the call. Nodes behind it lead to the caller's nodes at once, so that these
+                add gradients in the order of a plain call. What else the call has kept goes by
+                the ends.
+        """
+        ends = {self._inner[id(t)]._node: t for t in self.outer}
+        if not ends:
+            return
+        beyond = {end: edge_to(t) for end, t in ends.items()}
+        for end, edge in beyond.items():
+            end.edges = [edge]
+        first = min(end.seq for end in ends)
+        waiting = [x._node for x in tree_flatten(result)[0] if isinstance(x, Tensor)]
+        seen = {node for node in waiting if node is not None}
+        waiting = [*seen]
+        while waiting:
+            node = waiting.pop()
+            if node not in beyond and any(target in beyond for target, _ in node.edges):
+                node.edges = [beyond.get(target, (target, k)) for target, k in node.edges]
+            for target, _ in node.edges:
+                if target._is_node and target not in seen and target.seq > first:
+                    seen.add(target)
+                    waiting.append(target)
 
     def found(self, result: Any, call: Call) -> list[str]:
         """Return why a call cannot be replayed, by what it did to its arguments and to modes.

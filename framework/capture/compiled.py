@@ -26,12 +26,14 @@ from .agreement import disagreement
 from .call import Call, Inside, changed_by, may_replay, memory_of, stance
 from .checking import Snapshot, checked
 from .guards import Guards
+from .kinds import Kinds
+from .partial_sums import is_plain_gradient
 from .pieces import InPieces
 from .program import StepProgram
 from .pythons_generators import drawn_from, states_of
 from .recorder import Recorder
 from .recording_backward import RecordingBackward
-from .recordings import CALLED_WITH, Kind, Recording, gradients_of, is_plain_gradient
+from .recordings import Kind, Recording, gradients_of
 from .replay import Replay
 from .reporting import described, name_of, warn
 from .returned_numbers import with_numbers
@@ -41,12 +43,11 @@ from .value_reads import ValueChanged, lines_of_reads
 from .walk import CannotCompare
 
 CPU = device("cpu")
-MOST_RECORDINGS = 8  # of one function; PyTorch's limit of recompilations
+MOST_RECORDINGS = 8  # of one kind of call; PyTorch's limit of recompilations
 _NO_BACKWARD = "its results require grad, and no backward follows"
 _MISSES = 8  # undone replays, from which on they have to be fewer than the others
 _READ = "a number that Python reads (item)"
 _FEWEST_ROWS = {False: 3, True: 7}  # whether with a backward: fewer are faster as written
-_RECENT = 64  # calls within which a kind of call with an object counts as in use
 _ATTEMPTS = 2  # recordings of a kind that may fail because Python's state changed in the call
 _DROPPED = 3  # those whose backward may not come
 
@@ -83,8 +84,7 @@ class CompiledFunction(InPieces):
         self.recordings = 0
         self.reasons: list[str] = []
         self.quiet = False
-        self._kinds: dict[Any, Kind] = {}
-        self._calls = 0
+        self._kinds = Kinds()
         self._name = name_of(function)
         self._divisible = not fullgraph and isinstance(function, FunctionType | MethodType)
         self._lock = threading.Lock()
@@ -126,16 +126,11 @@ class CompiledFunction(InPieces):
         call = Call(self.function, args, kwargs, self.module)
         if call.reason is not None:
             return self._as_written(call.reason, args, kwargs)
-        self._calls += 1
-        kind = self._kinds.get(call.key)
-        if kind is not None:
-            kind.last = self._calls
-        else:
-            self._forget_old_objects()
-            if len(self._kinds) > 8 * MOST_RECORDINGS:
-                return self._as_written("it is called in too many ways", args, kwargs)
-            kind = self._kinds[call.key] = Kind(call.names_objects())
-            kind.last = self._calls
+        kind = self._kinds.of(call)
+        if kind is None:
+            kind = self._kinds.begin(call)
+            if kind is None:
+                return self._as_written("it is called in another way each time", args, kwargs)
             if self._presumed:
                 kind.reason, self._presumed = self._presumed, ""
                 self._note(kind.reason)
@@ -174,16 +169,9 @@ class CompiledFunction(InPieces):
             return self._refused(kind, f"{_READ} changes too often", args, kwargs, lines=reads)
         if not execution.current.computes:  # there is nothing to record in an estimate
             return self.function(*args, **kwargs)
-        if kind.waits():  # for the backward of calls that were recorded
+        if kind.waits() or not self._kinds.make_room(kind):  # it waits for a backward
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
-
-    def _forget_old_objects(self) -> None:
-        # Recordings of calls with models of the past would keep them alive.
-        for key, kind in list(self._kinds.items()):
-            if kind.names_objects and kind.last < self._calls - _RECENT:
-                del self._kinds[key]
-                kind.close()
 
     def _replayed(self, recording: Recording, call: Call) -> Any:
         self.replays += 1
@@ -204,10 +192,9 @@ class CompiledFunction(InPieces):
         self, kind: Kind, call: Call, holding: list[Recording], args: Any, kwargs: Any
     ) -> Any:
         again = bool(holding) and not kind.confirmed
-        many = len(holding) if again else self.recordings
+        many = len(holding) if again else kind.recorded
         if many >= MOST_RECORDINGS:
-            often = f"it was recorded {self.recordings} times: {kind.last_change} changes"
-            kind.whole = kind.last_change == CALLED_WITH  # then so are modules inside
+            often = f"it was recorded {kind.recorded} times: {kind.last_change} changes"
             trail = steps_to_attribute(self.module, kind.last_change)
             return self._refused(kind, often, args, kwargs, trail, **changing(kind.last_change))
         try:
@@ -239,13 +226,13 @@ class CompiledFunction(InPieces):
         if recorder.reason is None and recorder.outputs and kind.dropped >= _DROPPED:
             recorder.refuse(_NO_BACKWARD)
         if self._divisible and self._acts(recorder, args, kwargs):
-            inside.join()
+            inside.join(result)
             return inside.returned(with_numbers(result) if recorder.numbers else result)
         sources = recorder.sources() if recorder.outputs and recorder.reason is None else []
         keep = functools.partial(self._keep, kind, guards, gradients, holding)
         reason = self._why_not(kind, recorder, guards, before, again)
         if reason is not None or not recorder.outputs:
-            inside.join()
+            inside.join(result)
         if reason is None and recorder.outputs:
             numbers = recorder.program.sources
             outer = [
@@ -323,6 +310,7 @@ class CompiledFunction(InPieces):
             self._note_refusal(kind, reasons[0].reason, lines=() if line is None else (line,))
             return
         self.recordings += 1
+        kind.recorded += 1
         replay = Replay(program) if layouts is None else SplitReplay(program, layouts)
         kind.recordings.insert(0, Recording(replay, guards, gradients))
 
@@ -409,8 +397,8 @@ class CompiledFunction(InPieces):
         return "\n".join(lines)
 
     def __del__(self) -> None:
-        for kind in getattr(self, "_kinds", {}).values():  # an interrupt may have come before that
-            kind.close()
+        if hasattr(self, "_kinds"):  # an interrupt may have come before that
+            self._kinds.close()
 
     def __reduce__(self) -> Any:
         return type(self), (self.function, self.fullgraph, self.check)  # a copy begins anew

@@ -20,6 +20,7 @@ from .division.building import CannotDivide
 from .division.callees import calls_and_drops
 from .division.divided import DividedFunction
 from .inner_modules import InnerModules
+from .kinds import Kinds
 from .recorder import Recorder
 from .trail import Step
 
@@ -35,7 +36,7 @@ class InPieces:
     reasons: list[str]
     _name: str
     _divisible: bool
-    _kinds: dict[Any, Any]
+    _kinds: Kinds
     _warn: Callable[[str, str], None]
 
     def __init__(self, check: int, module: Any) -> None:

@@ -68,7 +68,7 @@ class Value:
         contents: The bytes of a constant.
         tensor: Of a value from outside: the number of the tensor that holds it
             (``StepProgram.tensors``), or of the leaf whose gradient it is. Of a given one: the
-            number of the output.
+            number of the gradient that arrives.
         is_gradient: Of a value from outside: it was a leaf's gradient.
         site: Where it was made (``attribution/recorded_sites.py``); None if it is not known.
         saved: The entry before which the graph saved it, and the one before which the graph let it
@@ -187,6 +187,7 @@ class StepProgram:
         backward_at: The first entry of the call's backward; None if it has none that runs later.
         sources: Numbers of the tensors whose gradients that backward computes.
         gradients: A place for each of them, or None where no gradient arrives.
+        several: Positions among the sources of those that several gradients arrive at.
         lines: The line of the recorded function, by the number of a row, draw or live call.
     """
 
@@ -202,11 +203,16 @@ class StepProgram:
     backward_at: int | None = None
     sources: list[int] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
+    several: list[int] = field(default_factory=list)
     lines: dict[int, int] = field(default_factory=dict)
 
     def is_gathered(self, value: Value) -> bool:
         """Whether a value is memory of a parameter that is gathered for the call."""
         return value.kind == OUTSIDE and self.gathered_from <= value.tensor < self.argument_count
+
+    def written(self) -> set[int]:
+        """Return the numbers of the values that kernel calls write."""
+        return {n for row in self.rows for n in row.written}
 
     @property
     def rows(self) -> list[Row]:

@@ -294,14 +294,23 @@ class Recorder(KernelRecorder):
         self.program.sources = found
         return [leaf_of(self._tensors[k]) for k in found]
 
-    def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:
-        """Note that the backward of the outputs begins, from these gradients."""
+    def begin_backward(
+        self, gradients: Sequence[Tensor | None], firsts: Sequence[int], several: list[int]
+    ) -> None:
+        """Note that the backward of the outputs begins.
+
+        Args:
+            gradients: Those that arrive.
+            firsts: Of each, the first one that is the same memory; -1 for a part of it.
+            several: As of :class:`StepProgram`.
+        """
+        self.program.several = several
         self.program.backward_at = len(self.program.entries)
         self._given_at = [
             0 if g is None or not g._array.size else address_of(g._array) for g in gradients
         ]
         for k, g in enumerate(gradients):
-            if g is None or not g._array.size:
+            if g is None or not g._array.size or firsts[k] not in (k, -1):
                 continue
             owner = owner_of(g._array)
             value = Value(len(self.program.values), owner.nbytes, GIVEN, written=True, tensor=k)
@@ -345,11 +354,10 @@ class Recorder(KernelRecorder):
         return program if self.reason is None else None
 
     def _drop_old_gradients(self) -> None:
+        read = {v.tensor for v in self.program.values if v.is_gradient} | self._kept_for_live
         for k in self._leaves:
             old = self._old_gradients[k]
-            read = any(v.tensor == k and v.is_gradient for v in self.program.values)
-            read |= k in self._kept_for_live
-            if old is not None and self._gradients[k] != old and not read:
+            if old is not None and self._gradients[k] != old and k not in read:
                 self.program.dropped.append(k)
 
 

@@ -19,6 +19,7 @@ from ..modes import local
 from ..tensor import Tensor, wrap
 from .binding import CPU
 from .call import sees_replays
+from .partial_sums import take_arrived, used_several_times
 from .recorder import Recorder
 from .replay import freed
 from .split_replay import layouts_of
@@ -86,17 +87,22 @@ class RecordingBackward(Node):
         outputs, recorder = self._outputs, self._recorder
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]
         roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
-        options = (retain, create, True, False)
+        several = used_several_times(roots, self._sources)
+        before = take_arrived(self.edges, several, wanted)
+        arrived = [
+            (target, g) for target, g in zip(several.values(), before, strict=True) if g is not None
+        ]
+        options = (retain, create, True, False, arrived)
         records = recorder is not None and not create
         if not records or _is_watched():
             found = gradients_of(roots, self._sources, arriving, *options)
         else:
             self._recorder = None
-            layouts = layouts_of(grads)
+            layouts = layouts_of([*grads, *before])
             for t in recorder.gathered:
                 if t._storage.pins:  # the graph reads it: not while kernel calls are recorded
                     t._storage.restore(UnshardedStorage.THERE)
-            recorder.begin_backward(grads)
+            recorder.begin_backward([*grads, *before], layouts[2], list(several))
             with recorder:
                 found = gradients_of(roots, self._sources, arriving, *options)
             program = recorder.finish_backward(found)

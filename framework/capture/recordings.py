@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..devices import backend
-from ..storage import Storage
 from ..tensor import Tensor
 from .binding import CPU
 from .call import Call, memory_of
 from .guards import Guards
-from .program import Value
+from .partial_sums import is_plain_gradient
+from .program import OUTSIDE, StepProgram
 from .replay import Replay
 from .split_replay import SplitReplay
 from .watched_replay import watched
 
-CALLED_WITH = "what it is called with"
 _WAITING = 2  # recorded calls that wait for their backward at once
 
 
@@ -33,13 +32,16 @@ class Kind:
         waiting: Weak references to the nodes of recorded calls whose backward has not come.
         dropped: How many of these went without one.
         last_change: Why a recording did not hold.
+        calls: How often it was called, since it had no recordings.
         last: Number of the latest call.
+        recorded: How often it was recorded.
         names_objects: An argument is an object that is compared by identity.
     """
 
     def __init__(self, names_objects: bool = False) -> None:
         self.names_objects = names_objects
-        self.last = 0
+        self.calls = 1
+        self.last = self.recorded = 0
         self.recordings: list[Recording] = []
         self.hits = self.misses = 0
         self.confirmed = False
@@ -48,12 +50,19 @@ class Kind:
         self.attempts = 0
         self.waiting: list[Any] = []
         self.dropped = 0
-        self.last_change = CALLED_WITH
+        self.last_change = "what it is called with"
 
     def close(self) -> None:
         """Let go of the recordings."""
         for recording in self.recordings:
             recording.close()
+
+    def forget(self) -> None:
+        """Let go of the recordings, to make room; later calls may be recorded again."""
+        self.close()
+        self.recordings = []
+        self.confirmed = False
+        self.calls = self.recorded = 0
 
     def waits(self) -> bool:
         """Whether enough calls are recorded whose backward may still come."""
@@ -70,10 +79,14 @@ class Recording:
         replay: The recording, ready to run.
         guards: What the function can reach.
         gradients: Of the leaves it can reach, before the call.
+
+    Attributes:
+        rows: The number of its kernel calls.
     """
 
     def __init__(self, replay: Replay | SplitReplay, guards: Guards, gradients: list[Any]) -> None:
         self.replay = replay
+        self.rows = len(replay.recorded.rows)
         self._leases = [replay.lease()] if isinstance(replay, SplitReplay) else []
         self._watched: Any = None  # the same for profilers, once one has watched
         self._ledger = backend(CPU).ledger
@@ -84,16 +97,7 @@ class Recording:
             # A model's forward, and a backward that leaves .grad to the engine.
             self.gradients, self.leaves = [], []
         self.memory = {id(memory_of(t)) for t in guards.tensors}
-        self.written = [t for t in map(self._holder, replay.program.values) if t is not None]
-
-    def _holder(self, value: Value) -> Any:
-        # The tensor from outside whose bytes a row writes.
-        program = self.replay.program
-        if value.tensor < program.argument_count or value.is_gradient:
-            return None
-        if not any(value.number in row.written for row in program.rows):
-            return None
-        return program.tensors[value.tensor]
+        self.written = _written(replay.program)
 
     def run(self, call: Call) -> Any:
         """Replay a call; return what the function would."""
@@ -130,6 +134,13 @@ class Recording:
         return None
 
 
+def _written(program: StepProgram) -> list[Tensor]:
+    # The tensors from outside whose bytes rows write.
+    values = [program.values[n] for n in sorted(program.written())]
+    outside = [v.tensor for v in values if v.kind == OUTSIDE and not v.is_gradient]
+    return [program.tensors[k] for k in outside if k >= program.argument_count]
+
+
 class _Elsewhere:
     # A change of something that is no variable.
 
@@ -160,14 +171,3 @@ def _layouts(gradients: list[Any]) -> list[Any]:
 def gradients_of(tensors: list[Tensor]) -> list[Any]:
     """Return the gradients of those that require grad; None where there is none."""
     return [t._grad for t in tensors if t._requires_grad]
-
-
-def is_plain_gradient(g: Any) -> bool:
-    """Whether a gradient is a dense tensor of the pool, in no graph, without hooks."""
-    return (
-        isinstance(g._storage.root, Storage)
-        and g._spec.runs is None
-        and not g._requires_grad
-        and g._extra is None
-        and g._viewed is None
-    )

@@ -12,6 +12,7 @@ from ..interop.pytree import tree_flatten
 from ..modes import enable_grad
 from ..tensor import Tensor
 from .call import Inside
+from .partial_sums import take_arrived, used_several_times
 from .program import Result
 from .recorder import leaf_of
 from .replay import freed
@@ -84,13 +85,17 @@ class ReplayedBackward(Node):
                 "(create_graph=True). Call the function as it is written: compile(f, disable=True)."
             )
         _need_unwritten(left, self.display)
-        if not replay.fits(grads):
-            return self._as_written(grads)
+        before = take_arrived(self.edges, replay.program.several, wanted)
+        if not replay.fits([*grads, *before]):
+            return self._as_written(grads, before)
+        arriving = [*grads, *before]
+        grads[:] = [None] * len(grads)  # each goes when it has been used
+        del before
         if not retain:  # also if it fails half-way: what was used is gone
             self._left = None
-        return replay.run_backward(left, grads, retain)
+        return replay.run_backward(left, arriving, retain)
 
-    def _as_written(self, grads: Any) -> Any:
+    def _as_written(self, grads: Any, before: list[Tensor | None]) -> Any:
         # Gradients of another layout, or of other outputs: the function runs once more.
         left, replay = self._left, self._replay
         change = left.call.guards.changed()
@@ -121,7 +126,10 @@ class ReplayedBackward(Node):
             for k in replay.program.sources
         ]
         roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
-        return gradients_of(roots, sources, arriving, False, False, True, False)
+        targets = used_several_times(roots, sources)
+        taken = zip(replay.program.several, before, strict=True)
+        arrived = [(targets.get(k, sources[k]), g) for k, g in taken if g is not None]
+        return gradients_of(roots, sources, arriving, False, False, True, False, arrived)
 
     def kept_storages(self) -> list[Any]:
         """Return the storages that it keeps for backward."""

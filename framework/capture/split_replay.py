@@ -58,7 +58,8 @@ if hasattr(os, "register_at_fork"):  # a child must not inherit a replay that wi
     )
 
 
-Layouts = tuple[list[Any], list[Any]]  # specs and strides; None where no gradient arrives
+# Specs and strides, None where no gradient arrives; and of each the first one of the same memory.
+Layouts = tuple[list[Any], list[Any], list[int]]
 
 
 class SplitReplay(Binding):
@@ -71,8 +72,8 @@ class SplitReplay(Binding):
         like: As of :class:`Binding`.
 
     Attributes:
-        specs: The spec of the gradient that arrives at each output.
-        strides: Its strides.
+        layouts: Of the gradients that arrive: those of the outputs, and then what has arrived at
+            values before (``partial_sums.py``).
         output_count: The number of outputs.
     """
 
@@ -81,8 +82,8 @@ class SplitReplay(Binding):
         program = self.program
         assert program.backward_at is not None
         self._at = program.backward_at
-        self.specs, self.strides = layouts
-        self.output_count = len(self.specs)
+        self.layouts = layouts
+        self.output_count = len(layouts[0]) - len(program.several)
         self._blocks = [_Block(self, self._small(part)) for part in range(3)]
         self._own = {
             v.number: v
@@ -114,11 +115,7 @@ class SplitReplay(Binding):
         self._tracer = None  # all rows are bound: what was found is in the tapes
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
-        self._writes = [
-            v.number
-            for v in program.values
-            if v.kind == OUTSIDE and any(v.number in row.written for row in program.rows)
-        ]
+        self._writes = [n for n in sorted(program.written()) if program.values[n].kind == OUTSIDE]
 
     def lease(self) -> Lease:
         """Return what keeps the replay ready to run: who may run it holds that."""
@@ -283,18 +280,17 @@ class SplitReplay(Binding):
 
     def begins_with(self, layouts: Layouts | None) -> bool:
         """True if its backward was recorded with gradients of these layouts."""
-        return layouts == (self.specs, self.strides)
+        return layouts == self.layouts
 
     def fits(self, gradients: Sequence[Tensor | None]) -> bool:
         """True if the recorded backward holds for gradients of these layouts."""
-        for g, spec, strides in zip(gradients, self.specs, self.strides, strict=True):
+        for g, spec, strides in zip(gradients, *self.layouts[:2], strict=True):
             if g is None or spec is None:
                 if g is not None or spec is not None:
                     return False
             elif g._spec is not spec or g._array.strides != strides or not g._array.flags.aligned:
                 return False
-        roots = [g._storage.root for g in gradients if g is not None]
-        return len({id(r) for r in roots}) == len(roots)
+        return firsts_of(gradients) == self.layouts[2]
 
     def run_backward(
         self, left: ForwardPass, gradients: list[Any], retain: bool
@@ -449,9 +445,24 @@ class _Block:
 
 
 def layouts_of(gradients: Sequence[Tensor | None]) -> Layouts:
-    """Return the specs and the strides of gradients."""
+    """Return the specs and strides of gradients, and the first one of the same memory of each."""
     specs = [None if g is None else g._spec for g in gradients]
-    return specs, [None if g is None else g._array.strides for g in gradients]
+    strides = [None if g is None else g._array.strides for g in gradients]
+    return specs, strides, firsts_of(gradients)
+
+
+def firsts_of(gradients: Sequence[Tensor | None]) -> list[int]:
+    """Return for each gradient the first one that is the same memory; -1 for a part of it."""
+    firsts: dict[int, int] = {}
+    found = []
+    for k, g in enumerate(gradients):
+        first = k if g is None else firsts.setdefault(id(g._storage.root), k)
+        if g is not None and first != k:
+            other: Any = gradients[first]
+            if g._array.__array_interface__ != other._array.__array_interface__:
+                first = -1
+        found.append(first)
+    return found
 
 
 def _view_of(g: Tensor, place: Any, spec: Any) -> Tensor:

@@ -144,7 +144,7 @@ class WatchedSplitReplay(_Watched, SplitReplay):
     """
 
     def __init__(self, plain: SplitReplay) -> None:
-        super().__init__(plain.recorded, (plain.specs, plain.strides), plain)
+        super().__init__(plain.recorded, plain.layouts, plain)
 
     def _saved(self, value: Value) -> tuple[int, int] | None:
         # What backward reads is kept, and nothing else.

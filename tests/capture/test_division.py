@@ -360,6 +360,7 @@ class Shy:
 SHY = Shy()
 
 
+@pytest.mark.filterwarnings("ignore::lowtide.CaptureWarning")
 def test_looking_at_what_is_called_runs_nothing(monkeypatch: Any) -> None:
     monkeypatch.setattr(Shy, "value", property(lambda self: Asked()))
     step = lt.compile(properties)

@@ -27,7 +27,7 @@ WIDTH = 12
 
 
 class Block(nn.Module):
-    """What can be recorded. Its argument is used once inside, so gradients have one order."""
+    """What can be recorded."""
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
@@ -37,6 +37,14 @@ class Block(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.outer(self.drop(F.gelu(self.norm(self.inner(x)))))
+
+
+class Crossed(Block):
+    """It uses its argument and a weight several times."""
+
+    def forward(self, x: Any) -> Any:
+        a, b = self.inner(x), self.inner(x.flip(1))
+        return self.outer(self.drop(F.silu(self.norm(a)) * b + a)) * x + x.sin()
 
 
 class Around(nn.Module):
@@ -91,6 +99,13 @@ class Keeps(Around):
         return self.hidden * self.hidden.detach().mean()
 
 
+class Adds(Around):
+    def forward(self, x: Any) -> Any:
+        h = x + self.inside(x)
+        self.seen.append(h.mean().item())
+        return h * 0.5 + x
+
+
 class Chained(nn.Module):
     def __init__(self, *parts: nn.Module) -> None:
         super().__init__()
@@ -98,16 +113,16 @@ class Chained(nn.Module):
 
     def forward(self, x: Any) -> Any:
         for part in self.parts:
-            x = part(x)
+            x = F.hardtanh(part(x), -3, 3)
         return x
 
 
-BREAKERS = (Reads, Branches, Selects, Repeats, Counts, Keeps)
+BREAKERS = (Reads, Branches, Selects, Repeats, Counts, Keeps, Adds)
 
 
 def drawn_net(draw: random.Random, depth: int = 3) -> nn.Module:
     if depth == 0:
-        return Block()
+        return draw.choice([Block, Crossed])()
     kind = draw.choice([*BREAKERS, "chain", "sequence"])
     if isinstance(kind, type):
         return kind(drawn_net(draw, depth - 1))
@@ -353,8 +368,7 @@ def test_a_module_that_calls_itself() -> None:
     plain, _, compiled = pair(Recurs(Block()))
     with quiet():
         for k, x in enumerate(batches(10)):
-            found, expected = loss_of(compiled, x, k), loss_of(plain, x, k)
-            assert found[0] == expected[0]  # a weight is used by several parts: sums may differ
+            assert loss_of(compiled, x, k) == loss_of(plain, x, k)
 
 
 @pytest.mark.parametrize("in_place", [False, True])

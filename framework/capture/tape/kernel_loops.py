@@ -7,6 +7,7 @@ the loops may stand for the kernel. Kernel calls of one kind share what was foun
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
@@ -25,6 +26,7 @@ _OURS = ("lowtide.framework.", "lowtide.modules.", "lowtide.optim.")
 _MARGIN = 1 << 12  # bytes around the memory of a value
 _ROOM = 1 << 20  # bytes that a kernel call's values may take, gaps included, to be traced
 _DRAWS = 12  # of which all but three are of normal numbers, where an order of rounding shows
+_DRAWN = 1 << 15  # numbers of each kind, from which operands take theirs: 768 KiB in all
 
 
 class KernelTracer:
@@ -135,19 +137,24 @@ class _Memory:
         self.at = [at - a for at, a in zip(starts, first, strict=True)]  # addresses of the values
 
     def fill(self, draw: int) -> None:
-        random = np.random.default_rng(draw)
         for a in self.arrays:
             a[:] = 0
-        for p in _places(self.row.arguments):
+        for k, p in enumerate(_places(self.row.arguments)):
             array = self.array(p)
             if p.dtype.kind in "fc":
-                array[...] = _numbers(random, draw, p.shape)
+                array[...] = _numbers(draw, k, p.shape)
             elif p.dtype.kind == "b":
-                array[...] = random.random(p.shape) < 0.5
+                array[...] = np.random.default_rng((draw, k)).random(p.shape) < 0.5
             elif p.dtype.kind in "iu":
-                array[...] = random.integers(0, self.indices + 1, p.shape)
+                largest = self.indices + 1
+                array[...] = np.random.default_rng((draw, k)).integers(0, largest, p.shape)
             else:
                 raise NotTraced(f"arrays of {p.dtype}")
+
+    def fill_as(self, other: _Memory) -> None:
+        # Of the same row.
+        for a, b in zip(self.arrays, other.arrays, strict=True):
+            a[:] = b
 
     def array(self, p: Place) -> np.ndarray:
         k = self.values.index(p.value)
@@ -177,14 +184,28 @@ class _Memory:
         return None
 
 
-def _numbers(random: np.random.Generator, draw: int, shape: Any) -> Any:
-    numbers = random.standard_normal(shape)
-    if draw == 1:  # as large as they get, and none
+def _numbers(draw: int, k: int, shape: Any) -> Any:
+    # Of operand k. Draws 1 to 3 have numbers of kinds of their own.
+    if draw == 3:
+        return np.full(shape, -0.0)
+    drawn = _drawn(draw if draw in (1, 2) else 0)
+    count = prod(shape)
+    if count > _DRAWN // 2:
+        return np.resize(drawn, shape)
+    start = (1009 * draw + 4801 * k) % (_DRAWN // 2)
+    return drawn[start : start + count].reshape(shape)
+
+
+@functools.cache
+def _drawn(kind: int) -> np.ndarray:
+    random = np.random.default_rng(kind)
+    if kind == 2:  # many that are equal, and sums that are zero
+        return random.choice([-0.0, 0.0, 1.0, -1.0], _DRAWN)
+    numbers = random.standard_normal(_DRAWN)
+    if kind == 1:  # as large as they get, and none
         special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1e30, -1e30]
-        return np.where(random.random(shape) < 0.5, random.choice(special, shape), numbers)
-    if draw == 2:  # many that are equal, and sums that are zero
-        return random.choice([-0.0, 0.0, 1.0, -1.0], shape)
-    return np.full(shape, -0.0) if draw == 3 else numbers
+        return np.where(random.random(_DRAWN) < 0.5, random.choice(special, _DRAWN), numbers)
+    return numbers
 
 
 def _aligned(count: int) -> np.ndarray:
@@ -203,7 +224,7 @@ def _checked(row: Row, values: list[int]) -> KernelLoops:
             memory.indices = other.indices = 0
         for draw in range(_DRAWS):
             memory.fill(draw)
-            other.fill(draw)
+            other.fill_as(memory)
             try:
                 row.function(*memory.arguments(row.arguments, lambda x: x))
             except Exception as error:
