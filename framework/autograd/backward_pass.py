@@ -34,8 +34,8 @@ class BackwardPass:
         retain: Keep saved values.
         create: Record what is computed.
         inputs: Capture the gradients of these; None accumulates into the leaves.
-        arrived: Leaves among ``inputs``, or nodes of one value that lead to them, each with a
-            gradient that others are added to.
+        arrived: Leaves among ``inputs``, or their nodes of one value, each with a gradient that
+            others are added to.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class BackwardPass:
         for t in self.inputs:
             target, index = edge_to(t)
             g = self.capture[target][index]
-            if g is None and not target._is_node and target in self.pending:
+            if g is None and target in self.pending and len(self.pending[target]) == 1:
                 g = self.pending[target][index]  # nothing was added to what had arrived
             found.append(g)
         return found

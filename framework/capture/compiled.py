@@ -45,6 +45,7 @@ from .walk import CannotCompare
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one kind of call; PyTorch's limit of recompilations
 _NO_BACKWARD = "its results require grad, and no backward follows"
+_NEEDS_GRAPH = "its backward has to run it again: for second derivatives, or other gradients"
 _MISSES = 8  # undone replays, from which on they have to be fewer than the others
 _READ = "a number that Python reads (item)"
 _FEWEST_ROWS = {False: 3, True: 7}  # whether with a backward: fewer are faster as written
@@ -131,17 +132,9 @@ class CompiledFunction(InPieces):
             kind = self._kinds.begin(call)
             if kind is None:
                 return self._as_written("it is called in another way each time", args, kwargs)
-            if self._presumed:
-                kind.reason, self._presumed = self._presumed, ""
-                self._note(kind.reason)
-                return self._call_inner(args, kwargs)
-            tell = changed_by(call.tensors)
-            result = self.function(*args, **kwargs)
-            reason = tell()
-            if reason is None or not self._set_apart(reason, reads=self._in_graphs(args, kwargs)):
-                kind.reason = reason
-                self._note_arguments(args, kwargs)
-            return result
+            return self._begin(kind, call, args, kwargs)
+        if kind.reason is None and kind.needs_graph():
+            self._note_refusal(kind, _NEEDS_GRAPH)
         if kind.reason is not None:
             self._note(kind.reason)
             return self.function(*args, **kwargs) if kind.whole else self._call_inner(args, kwargs)
@@ -172,6 +165,20 @@ class CompiledFunction(InPieces):
         if kind.waits() or not self._kinds.make_room(kind):  # it waits for a backward
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
+
+    def _begin(self, kind: Kind, call: Call, args: Any, kwargs: Any) -> Any:
+        # The first call of a kind.
+        if self._presumed:
+            kind.reason, self._presumed = self._presumed, ""
+            self._note(kind.reason)
+            return self._call_inner(args, kwargs)
+        tell = changed_by(call.tensors)
+        result = self.function(*args, **kwargs)
+        reason = tell()
+        if reason is None or not self._set_apart(reason, reads=self._in_graphs(args, kwargs)):
+            kind.reason = reason
+            self._note_arguments(args, kwargs)
+        return result
 
     def _replayed(self, recording: Recording, call: Call) -> Any:
         self.replays += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..autograd.node import edge_to
 from ..modes import local
 from ..storage import Storage
 from ..tensor import Tensor
@@ -17,28 +18,38 @@ from .call import End
 
 
 def used_several_times(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> dict[int, Any]:
-    """Return where several gradients of a leaf arrive, by its position: at it, or at its ``End``.
+    """Return the leaf or ``End`` at which several gradients of a source arrive, by its position.
 
     Args:
         outputs: What the graph leads to.
-        sources: Leaves.
+        sources: Where it ends.
     """
     arriving: dict[Any, int] = {}
-    ends: dict[Any, Any] = {}  # of leaves: where the graph of a call ends
     waiting: list[Any] = list({t._node for t in outputs})
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
         if isinstance(node, End):
-            ends[node.edges[0][0]] = node
             continue
         for target, _ in node.edges:
             arriving[target] = arriving.get(target, 0) + 1
             if target._is_node and target not in seen:
                 seen.add(target)
                 waiting.append(target)
-    targets = [ends.get(t, t) for t in sources]
+    targets = [edge_to(t)[0] for t in sources]
     return {k: target for k, target in enumerate(targets) if arriving.get(target, 0) > 1}
+
+
+def lead_on(sources: Sequence[Tensor], edges: Sequence[tuple[Any, int]]) -> None:
+    """Let the graph of a call go on where it ends, for second derivatives.
+
+    Args:
+        sources: Where it ends.
+        edges: Of the node that stands for the call, to the same values outside.
+    """
+    for t, edge in zip(sources, edges, strict=True):
+        if isinstance(t._node, End):
+            t._node.edges = [edge]
 
 
 def take_arrived(

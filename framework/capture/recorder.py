@@ -281,8 +281,7 @@ class Recorder(KernelRecorder):
     def sources(self) -> list[Tensor]:
         """Return the tensors whose gradients the backward of the outputs computes.
 
-        Of an argument, that is the leaf at which the graph of the call ends. Or refuse: a hook on
-        one of them would run twice.
+        The graph of the call ends at them. Or refuse: a hook on one of them would run twice.
         """
         # An argument may be given twice: its gradient is one.
         first = {id(t): k for k, t in reversed([*enumerate(self._tensors)])}
@@ -292,7 +291,7 @@ class Recorder(KernelRecorder):
             if hooks and any(isinstance(key, tuple) and key[0] == "tensor" for key in hooks):
                 self.refuse("a tensor whose gradient it computes has hooks")
         self.program.sources = found
-        return [leaf_of(self._tensors[k]) for k in found]
+        return [self._tensors[k] for k in found]
 
     def begin_backward(
         self, gradients: Sequence[Tensor | None], firsts: Sequence[int], several: list[int]

@@ -19,7 +19,7 @@ from ..modes import local
 from ..tensor import Tensor, wrap
 from .binding import CPU
 from .call import sees_replays
-from .partial_sums import take_arrived, used_several_times
+from .partial_sums import lead_on, take_arrived, used_several_times
 from .recorder import Recorder
 from .replay import freed
 from .split_replay import layouts_of
@@ -30,13 +30,22 @@ class RecordingBackward(Node):
 
     Args:
         recorder: Has recorded the call.
-        sources: The tensors whose gradients the backward computes, inside the call.
+        sources: The tensors whose gradients the backward computes, inside the call: its graph
+            ends there.
         outer: The same tensors, outside.
         keep: Called with the program and the layouts of the gradients that arrived; or with a
             reason why there is no program.
     """
 
-    __slots__ = ("_keep", "_outputs", "_recorder", "_sources", "edge_specs", "output_count")
+    __slots__ = (
+        "_is_differentiated",
+        "_keep",
+        "_outputs",
+        "_recorder",
+        "_sources",
+        "edge_specs",
+        "output_count",
+    )
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class RecordingBackward(Node):
         self._recorder: Any = recorder
         self._sources = sources
         self._keep = keep
+        self._is_differentiated = False
         self._outputs: Any = []
         bases = [None if x._viewed is None else base_of(x._viewed) for x in recorder.outputs]
         for k, x in enumerate(recorder.outputs):
@@ -92,7 +102,8 @@ class RecordingBackward(Node):
         arrived = [
             (target, g) for target, g in zip(several.values(), before, strict=True) if g is not None
         ]
-        options = (retain, create, True, False, arrived)
+        self._is_differentiated |= create  # then the graph of its gradients leads through its own
+        options = (retain or self._is_differentiated, create, True, False, arrived)
         records = recorder is not None and not create
         if not records or _is_watched():
             found = gradients_of(roots, self._sources, arriving, *options)
@@ -110,6 +121,8 @@ class RecordingBackward(Node):
                 self._keep(f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}")
             else:
                 self._keep(program, layouts)
+        if create:
+            lead_on(self._sources, self.edges)
         if not retain:
             self._outputs = None
         return found

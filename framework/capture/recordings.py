@@ -15,6 +15,7 @@ from .replay import Replay
 from .split_replay import SplitReplay
 from .watched_replay import watched
 
+_AGAIN = 3  # backward passes for which a function ran once more, from which on they are counted
 _WAITING = 2  # recorded calls that wait for their backward at once
 
 
@@ -63,6 +64,11 @@ class Kind:
         self.recordings = []
         self.confirmed = False
         self.calls = self.recorded = 0
+
+    def needs_graph(self) -> bool:
+        """Whether calls of it had to run once more for their backward, and more often than not."""
+        again = sum(r.replay.again for r in self.recordings)
+        return again > _AGAIN and 2 * again > self.hits
 
     def waits(self) -> bool:
         """Whether enough calls are recorded whose backward may still come."""

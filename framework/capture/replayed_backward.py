@@ -12,9 +12,8 @@ from ..interop.pytree import tree_flatten
 from ..modes import enable_grad
 from ..tensor import Tensor
 from .call import Inside
-from .partial_sums import take_arrived, used_several_times
+from .partial_sums import lead_on, take_arrived, used_several_times
 from .program import Result
-from .recorder import leaf_of
 from .replay import freed
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ class ForwardPass:
         held: (array, storage, version) of each tensor from outside that backward reads, by value.
         gathered: A pin of the memory of each gathered parameter that backward reads, by value.
         versions: The versions that these storages had.
+        read: Those of the memory from outside that it reads.
         sites: What a profiler is shown (``attribution/recorded_sites.py``); None without one.
     """
 
@@ -43,6 +43,7 @@ class ForwardPass:
         self.held: dict[int, tuple[Any, Any, int]] = {}
         self.gathered: dict[int, Pin] = {}
         self.versions: dict[int, int] = {}
+        self.read: list[int] = []
         self.sites: Any = None
 
 
@@ -72,22 +73,19 @@ class ReplayedBackward(Node):
     def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
         """Replay the backward.
 
+        With ``create`` the function runs once more, and so do its gradients, with a graph.
+
         Raises:
             GradientError: It was freed, or a tensor that it reads was written in place since.
-            RuntimeError: Second derivatives are asked for.
+            RuntimeError: The function would have to run once more, and cannot.
         """
         left, replay = self._left, self._replay
         if left is None:
             raise freed(self.display)
-        if create:
-            raise RuntimeError(
-                "compile: the backward of a compiled function cannot be differentiated "
-                "(create_graph=True). Call the function as it is written: compile(f, disable=True)."
-            )
         _need_unwritten(left, self.display)
         before = take_arrived(self.edges, replay.program.several, wanted)
-        if not replay.fits([*grads, *before]):
-            return self._as_written(grads, before)
+        if create or not replay.fits([*grads, *before]):
+            return self._as_written(grads, before, create)
         arriving = [*grads, *before]
         grads[:] = [None] * len(grads)  # each goes when it has been used
         del before
@@ -95,19 +93,22 @@ class ReplayedBackward(Node):
             self._left = None
         return replay.run_backward(left, arriving, retain)
 
-    def _as_written(self, grads: Any, before: list[Tensor | None]) -> Any:
-        # Gradients of another layout, or of other outputs: the function runs once more.
+    def _as_written(self, grads: Any, before: list[Tensor | None], create: bool) -> Any:
+        # Second derivatives, gradients of another layout, or of other outputs: the function runs
+        # once more.
         left, replay = self._left, self._replay
+        replay.again += 1
         change = left.call.guards.changed()
-        if change is not None or not replay.runs_again():
-            why = (
-                f"{change.name} has changed since"
-                if change is not None
-                else "it computes results from tensors that it also writes"
-            )
+        why = "" if change is None else f"{change.name} has changed since"
+        if not why and not replay.runs_again():
+            why = "it computes results from tensors that it also writes"
+        if not why and replay.versions(left.call) != left.read:
+            why = "a tensor that it reads has been modified by an inplace operation since"
+        if why:
+            asked = "second derivatives are asked for" if create else "backward got gradients of "
+            asked += "" if create else "another layout, or of other results, than were recorded"
             raise RuntimeError(
-                "compile: backward got other gradients than when the function was recorded (of "
-                "another layout, or of other results), and the function cannot be called again: "
+                f"compile: {asked}, and the function cannot be called again to compute them: "
                 f"{why}. Call it as it is written: compile(f, disable=True)."
             )
         with left.call.gathered.in_place(), replay.as_it_was(left), enable_grad():
@@ -122,14 +123,17 @@ class ReplayedBackward(Node):
         pairs = [(outputs[k], g) for k, g in enumerate(grads) if g is not None]
         count = replay.program.argument_count
         sources = [
-            leaf_of(inside.tensors[k]) if k < count else replay.program.tensors[k]
+            inside.tensors[k] if k < count else replay.program.tensors[k]
             for k in replay.program.sources
         ]
         roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
         targets = used_several_times(roots, sources)
         taken = zip(replay.program.several, before, strict=True)
-        arrived = [(targets.get(k, sources[k]), g) for k, g in taken if g is not None]
-        return gradients_of(roots, sources, arriving, False, False, True, False, arrived)
+        arrived = [(targets.get(k, edge_to(sources[k])[0]), g) for k, g in taken if g is not None]
+        found = gradients_of(roots, sources, arriving, create, create, True, False, arrived)
+        if create:
+            lead_on(sources, self.edges)
+        return found
 
     def kept_storages(self) -> list[Any]:
         """Return the storages that it keeps for backward."""

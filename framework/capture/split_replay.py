@@ -75,6 +75,7 @@ class SplitReplay(Binding):
         layouts: Of the gradients that arrive: those of the outputs, and then what has arrived at
             values before (``partial_sums.py``).
         output_count: The number of outputs.
+        again: How often a backward had to run the function once more.
     """
 
     def __init__(self, program: StepProgram, layouts: Layouts, like: Binding | None = None) -> None:
@@ -83,6 +84,7 @@ class SplitReplay(Binding):
         assert program.backward_at is not None
         self._at = program.backward_at
         self.layouts = layouts
+        self.again = 0
         self.output_count = len(layouts[0]) - len(program.several)
         self._blocks = [_Block(self, self._small(part)) for part in range(3)]
         self._own = {
@@ -116,6 +118,11 @@ class SplitReplay(Binding):
         self._bind_fixed()
         self._moving = [v for v in program.values if v.kind == OUTSIDE and self._moves(v)]
         self._writes = [n for n in sorted(program.written()) if program.values[n].kind == OUTSIDE]
+        self._reads_only = [
+            v.tensor
+            for v in program.values
+            if v.kind == OUTSIDE and not v.is_gradient and v.number not in self._writes
+        ]
 
     def lease(self) -> Lease:
         """Return what keeps the replay ready to run: who may run it holds that."""
@@ -234,7 +241,14 @@ class SplitReplay(Binding):
         return tree_unflatten(results, program.structure)
 
     def _new_pass(self, call: Any) -> ForwardPass:
-        return ForwardPass(call)
+        left = ForwardPass(call)
+        left.read = self.versions(call)
+        return left
+
+    def versions(self, call: Any) -> list[int]:
+        """Return the versions of the memory from outside that it reads, and does not write."""
+        given, found, count = call.tensors, self.program.tensors, self.program.argument_count
+        return [(given[k] if k < count else found[k])._storage.version for k in self._reads_only]
 
     def _results(self, left: ForwardPass) -> list[Any]:
         node = ReplayedBackward(self, left, [self._tensor(k) for k in self.program.sources])
