@@ -139,7 +139,7 @@ class CompiledFunction(InPieces):
             self._note(kind.reason)
             return self.function(*args, **kwargs) if kind.whole else self._call_inner(args, kwargs)
         holding: list[Recording] = []
-        for recording in list(kind.recordings):
+        for recording in kind.usable():
             change = recording.changed(call)
             if change is None:
                 holding.append(recording)
@@ -319,7 +319,7 @@ class CompiledFunction(InPieces):
         self.recordings += 1
         kind.recorded += 1
         replay = Replay(program) if layouts is None else SplitReplay(program, layouts)
-        kind.recordings.insert(0, Recording(replay, guards, gradients))
+        kind.add(Recording(replay, guards, gradients))
 
     # What cannot be recorded
 

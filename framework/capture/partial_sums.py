@@ -79,6 +79,24 @@ def take_arrived(
     return found
 
 
+def apart_from(
+    grads: Sequence[Tensor | None], arrived: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Return what has arrived at values, with copies of gradients that are others' memory.
+
+    A recording tells values by their memory.
+    """
+    taken = {id(g._storage.root) for g in grads if g is not None}
+    found: list[Tensor | None] = []
+    for g in arrived:
+        if g is not None and id(g._storage.root) in taken and g.is_contiguous():
+            g = g.clone()
+        if g is not None:
+            taken.add(id(g._storage.root))
+        found.append(g)
+    return found
+
+
 def is_plain_gradient(g: Any) -> bool:
     """Whether a gradient is a dense tensor of the pool, in no graph, without hooks."""
     return (

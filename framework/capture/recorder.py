@@ -293,14 +293,11 @@ class Recorder(KernelRecorder):
         self.program.sources = found
         return [self._tensors[k] for k in found]
 
-    def begin_backward(
-        self, gradients: Sequence[Tensor | None], firsts: Sequence[int], several: list[int]
-    ) -> None:
+    def begin_backward(self, gradients: Sequence[Tensor | None], several: list[int]) -> None:
         """Note that the backward of the outputs begins.
 
         Args:
             gradients: Those that arrive.
-            firsts: Of each, the first one that is the same memory; -1 for a part of it.
             several: As of :class:`StepProgram`.
         """
         self.program.several = several
@@ -309,7 +306,7 @@ class Recorder(KernelRecorder):
             0 if g is None or not g._array.size else address_of(g._array) for g in gradients
         ]
         for k, g in enumerate(gradients):
-            if g is None or not g._array.size or firsts[k] not in (k, -1):
+            if g is None or not g._array.size:
                 continue
             owner = owner_of(g._array)
             value = Value(len(self.program.values), owner.nbytes, GIVEN, written=True, tensor=k)

@@ -19,7 +19,7 @@ from ..modes import local
 from ..tensor import Tensor, wrap
 from .binding import CPU
 from .call import sees_replays
-from .partial_sums import lead_on, take_arrived, used_several_times
+from .partial_sums import apart_from, lead_on, take_arrived, used_several_times
 from .recorder import Recorder
 from .replay import freed
 from .split_replay import layouts_of
@@ -99,23 +99,23 @@ class RecordingBackward(Node):
         roots, arriving = [o for o, _ in pairs], [g for _, g in pairs]
         several = used_several_times(roots, self._sources)
         before = take_arrived(self.edges, several, wanted)
-        arrived = [
-            (target, g) for target, g in zip(several.values(), before, strict=True) if g is not None
-        ]
         self._is_differentiated |= create  # then the graph of its gradients leads through its own
-        options = (retain or self._is_differentiated, create, True, False, arrived)
+        options = (retain or self._is_differentiated, create, True, False)
         records = recorder is not None and not create
         if not records or _is_watched():
-            found = gradients_of(roots, self._sources, arriving, *options)
+            arrived = _at(several, before)
+            found = gradients_of(roots, self._sources, arriving, *options, arrived)
         else:
             self._recorder = None
             layouts = layouts_of([*grads, *before])
+            before = apart_from(grads, before)  # the list holds them: they are not written
+            arrived = _at(several, before)
             for t in recorder.gathered:
                 if t._storage.pins:  # the graph reads it: not while kernel calls are recorded
                     t._storage.restore(UnshardedStorage.THERE)
-            recorder.begin_backward([*grads, *before], layouts[2], list(several))
+            recorder.begin_backward([*grads, *before], list(several))
             with recorder:
-                found = gradients_of(roots, self._sources, arriving, *options)
+                found = gradients_of(roots, self._sources, arriving, *options, arrived)
             program = recorder.finish_backward(found)
             if program is None:
                 self._keep(f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}")
@@ -130,6 +130,12 @@ class RecordingBackward(Node):
     def release(self) -> None:
         """Free the graph behind the results."""
         self._outputs = None
+
+
+def _at(several: dict[int, Any], before: list[Tensor | None]) -> list[tuple[Any, Tensor]]:
+    return [
+        (target, g) for target, g in zip(several.values(), before, strict=True) if g is not None
+    ]
 
 
 def _is_watched() -> bool:

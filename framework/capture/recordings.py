@@ -30,6 +30,7 @@ class Kind:
         reason: Why such calls run as they are written; None if they need not.
         whole: Modules that such a call runs are not recorded either.
         attempts: Recordings that failed because Python's state changed in the call.
+        again: How often a backward had to run the function once more, of recordings that are gone.
         waiting: Weak references to the nodes of recorded calls whose backward has not come.
         dropped: How many of these went without one.
         last_change: Why a recording did not hold.
@@ -48,7 +49,7 @@ class Kind:
         self.confirmed = False
         self.reason: str | None = None
         self.whole = False
-        self.attempts = 0
+        self.attempts = self.again = 0
         self.waiting: list[Any] = []
         self.dropped = 0
         self.last_change = "what it is called with"
@@ -65,9 +66,24 @@ class Kind:
         self.confirmed = False
         self.calls = self.recorded = 0
 
+    def usable(self) -> list[Recording]:
+        """Return the recordings, without those whose backward lacks gradients that arrive."""
+        if any(r.replay.lacks for r in self.recordings):
+            self.again += sum(r.replay.again for r in self.recordings if r.replay.lacks)
+            self.recordings = [r for r in self.recordings if not r.replay.lacks]
+            self.confirmed = False
+        return list(self.recordings)
+
+    def add(self, recording: Recording) -> None:
+        """Add a recording: the latest comes first, after those that fit more backward passes."""
+        at = 0
+        if not recording.replay.takes_arrived:  # these are first
+            at = sum(r.replay.takes_arrived for r in self.recordings)
+        self.recordings.insert(at, recording)
+
     def needs_graph(self) -> bool:
         """Whether calls of it had to run once more for their backward, and more often than not."""
-        again = sum(r.replay.again for r in self.recordings)
+        again = self.again + sum(r.replay.again for r in self.recordings)
         return again > _AGAIN and 2 * again > self.hits
 
     def waits(self) -> bool:

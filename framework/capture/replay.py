@@ -51,7 +51,7 @@ class Replay(Binding):
             what live calls take. It counts old gradients as freed.
     """
 
-    again = 0  # as of SplitReplay
+    again, lacks, takes_arrived = 0, False, False  # as of SplitReplay
 
     def __init__(self, program: StepProgram, like: Binding | None = None) -> None:
         super().__init__(program, like)

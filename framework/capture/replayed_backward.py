@@ -84,6 +84,7 @@ class ReplayedBackward(Node):
             raise freed(self.display)
         _need_unwritten(left, self.display)
         before = take_arrived(self.edges, replay.program.several, wanted)
+        replay.fill_up(before)
         if create or not replay.fits([*grads, *before]):
             return self._as_written(grads, before, create)
         arriving = [*grads, *before]

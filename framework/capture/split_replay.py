@@ -58,8 +58,7 @@ if hasattr(os, "register_at_fork"):  # a child must not inherit a replay that wi
     )
 
 
-# Specs and strides, None where no gradient arrives; and of each the first one of the same memory.
-Layouts = tuple[list[Any], list[Any], list[int]]
+Layouts = tuple[list[Any], list[Any]]  # specs and strides; None where no gradient arrives
 
 
 class SplitReplay(Binding):
@@ -76,6 +75,8 @@ class SplitReplay(Binding):
             values before (``partial_sums.py``).
         output_count: The number of outputs.
         again: How often a backward had to run the function once more.
+        takes_arrived: Its backward begins with gradients that have arrived at values before.
+        lacks: More gradients had arrived at values in a backward than at the recording.
     """
 
     def __init__(self, program: StepProgram, layouts: Layouts, like: Binding | None = None) -> None:
@@ -85,7 +86,9 @@ class SplitReplay(Binding):
         self._at = program.backward_at
         self.layouts = layouts
         self.again = 0
+        self.lacks = False
         self.output_count = len(layouts[0]) - len(program.several)
+        self.takes_arrived = any(s is not None for s in layouts[0][self.output_count :])
         self._blocks = [_Block(self, self._small(part)) for part in range(3)]
         self._own = {
             v.number: v
@@ -101,6 +104,7 @@ class SplitReplay(Binding):
             if v.kind == OUTSIDE and self._ends.get(v.number, -1) >= self._at
         ]
         self._given = [v for v in program.values if v.kind == GIVEN]
+        self._writes_given = any(v.number in program.written() for v in self._given)
         self._pass: Any = None
         self._lease: Any = None  # a weak reference
         self._reads = Reads(program)
@@ -121,7 +125,10 @@ class SplitReplay(Binding):
         self._reads_only = [
             v.tensor
             for v in program.values
-            if v.kind == OUTSIDE and not v.is_gradient and v.number not in self._writes
+            if v.kind == OUTSIDE
+            and not v.is_gradient
+            and not program.is_gathered(v)  # whose bytes come and go
+            and v.number not in self._writes
         ]
 
     def lease(self) -> Lease:
@@ -298,13 +305,26 @@ class SplitReplay(Binding):
 
     def fits(self, gradients: Sequence[Tensor | None]) -> bool:
         """True if the recorded backward holds for gradients of these layouts."""
-        for g, spec, strides in zip(gradients, *self.layouts[:2], strict=True):
+        for g, spec, strides in zip(gradients, *self.layouts, strict=True):
             if g is None or spec is None:
                 if g is not None or spec is not None:
                     return False
             elif g._spec is not spec or g._array.strides != strides or not g._array.flags.aligned:
                 return False
-        return firsts_of(gradients) == self.layouts[2]
+        return not (self._writes_given and shares_memory(gradients))
+
+    def fill_up(self, arrived: list[Tensor | None]) -> None:
+        """Let zeros stand for what has not arrived at values, and had at the recording.
+
+        If more has arrived, the recording ``lacks`` it.
+        """
+        for k, spec in enumerate(self.layouts[0][self.output_count :]):
+            if spec is None:
+                self.lacks |= arrived[k] is not None
+            elif arrived[k] is None and spec.np_dtype.kind in "fc":
+                storage, array = self._be.empty(spec, TEMPORARY)
+                array.fill(-0.0)  # added to anything, it gives that, with its sign
+                arrived[k] = wrap(array, spec, storage)
 
     def run_backward(
         self, left: ForwardPass, gradients: list[Any], retain: bool
@@ -459,24 +479,15 @@ class _Block:
 
 
 def layouts_of(gradients: Sequence[Tensor | None]) -> Layouts:
-    """Return the specs and strides of gradients, and the first one of the same memory of each."""
+    """Return the specs and the strides of gradients."""
     specs = [None if g is None else g._spec for g in gradients]
-    strides = [None if g is None else g._array.strides for g in gradients]
-    return specs, strides, firsts_of(gradients)
+    return specs, [None if g is None else g._array.strides for g in gradients]
 
 
-def firsts_of(gradients: Sequence[Tensor | None]) -> list[int]:
-    """Return for each gradient the first one that is the same memory; -1 for a part of it."""
-    firsts: dict[int, int] = {}
-    found = []
-    for k, g in enumerate(gradients):
-        first = k if g is None else firsts.setdefault(id(g._storage.root), k)
-        if g is not None and first != k:
-            other: Any = gradients[first]
-            if g._array.__array_interface__ != other._array.__array_interface__:
-                first = -1
-        found.append(first)
-    return found
+def shares_memory(gradients: Sequence[Tensor | None]) -> bool:
+    """True if two gradients have one storage."""
+    roots = [id(g._storage.root) for g in gradients if g is not None]
+    return len({*roots}) < len(roots)
 
 
 def _view_of(g: Tensor, place: Any, spec: Any) -> Tensor:

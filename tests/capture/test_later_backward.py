@@ -258,11 +258,10 @@ def test_second_derivatives_are_those_of_the_model_as_written(which: str) -> Non
     for expected, given in zip(*found, strict=True):
         for a, b in zip(expected, given, strict=True):
             assert np.allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
-    if which == "both":
-        assert compiled._compiled.replays > 8
-    else:
+    assert compiled._compiled.replays > 0 or which == "hessian"
+    if which != "both":
         why = ("its backward has to run it again", "no backward follows")
-        assert any(w in compiled._compiled.reasons[0] for w in why)
+        assert any(w in compiled._compiled.explain() for w in why), compiled._compiled.explain()
 
 
 def test_second_derivatives_are_an_error_if_what_was_read_has_changed() -> None:
@@ -516,3 +515,44 @@ def test_a_backward_that_only_the_recorded_call_runs_is_passed_on_once() -> None
             assert leaf.grad.tolist() == [
                 (1 + t) * 2 * v for t, v in zip(through, (2, 3), strict=True)
             ]
+
+
+def twice(net: Any, x: Any) -> Any:
+    return net(x).sin().sum() + net(x * 2).cos().sum()
+
+
+def behind(net: Any, x: Any) -> Any:
+    y = x.tanh()
+    return (net(y).sin()[:, None] + y).square().sum()
+
+
+def in_a_row(net: Any, x: Any) -> Any:
+    for _ in range(3):
+        x = x * 0.5 + net(x).sin()[:, None]
+    return x.square().sum()
+
+
+@pytest.mark.parametrize("use", [twice, behind, in_a_row])
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64, lt.bfloat16])
+def test_sums_of_gradients_are_formed_in_the_order_of_the_model_as_written(
+    use: Any, dtype: Any
+) -> None:
+    net = Critic().to(dtype)
+    other = copy.deepcopy(net)
+    compiled = lt.compile(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lt.CaptureWarning)
+        for k in range(12):
+            found = []
+            for m, owner in ((net, net), (compiled, other)):
+                lt.manual_seed(k)
+                owner.zero_grad()
+                x = (data() + k / 10).to(dtype).requires_grad_()
+                loss = use(m, x)
+                loss.backward()
+                grads = [x.grad, *(p.grad for p in owner.parameters())]
+                found.append(
+                    [bits(t.float() if dtype is lt.bfloat16 else t) for t in (loss, *grads)]
+                )
+            assert found[0] == found[1], k
+    assert compiled._compiled.replays > 6
