@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import execution
-from ..autograd.engine import backward
 from ..autograd.node import Alias, attach, edge_to
 from ..device import device, get_default_device
 from ..devices import backend
@@ -19,7 +18,6 @@ from ..tensor import Tensor, wrap
 from .containers import GivenContainers
 from .gathered import Gathered
 from .kernel_recorder import owner_of
-from .recorder import is_freed, leaf_of
 
 CPU = device("cpu")
 
@@ -186,10 +184,10 @@ def depends_on(ask: Callable[[], Any]) -> None:
 
 
 class Inside:
-    """A call's arguments as the recorded function gets them: its graph ends at them.
+    """A call's arguments as the recorded function gets them: where its graph ends is known.
 
-    Those that require grad are given as other tensors of the same bytes, which lead to leaves.
-    Gathered parameters are leaves.
+    Those that require grad are given as other tensors of the same bytes. Gathered parameters are
+    leaves.
 
     Attributes:
         tensors: The tensors of the call, in order.
@@ -231,8 +229,6 @@ class Inside:
         if not ends:
             return
         beyond = {end: edge_to(t) for end, t in ends.items()}
-        for end, edge in beyond.items():
-            end.edges = [edge]
         first = min(end.seq for end in ends)
         waiting = [x._node for x in tree_flatten(result)[0] if isinstance(x, Tensor)]
         seen = {node for node in waiting if node is not None}
@@ -249,7 +245,7 @@ class Inside:
     def found(self, result: Any, call: Call) -> list[str]:
         """Return why a call cannot be replayed, by what it did to its arguments and to modes.
 
-        Containers that it has changed, and gradients that it has made, are passed on to the caller.
+        Containers that it has changed are passed on to the caller.
 
         Raises:
             RuntimeError: It has written to an argument that requires grad, and did not in its
@@ -263,8 +259,8 @@ class Inside:
             reasons.append("it returns a list or dict that it is given, or one list or dict twice")
         if modes() != call.modes:
             reasons.append("it changes a mode, such as grad mode, and leaves it changed")
-        if self._pass_on():
-            reasons.append("its backward goes through an argument")
+        if any(self._inner[id(t)]._node.reached for t in self.outer):
+            reasons.append(_GOES_THROUGH)
         return reasons
 
     def _need_unwritten(self) -> None:
@@ -274,57 +270,55 @@ class Inside:
                 "when it was first called. Call it as it is written: compile(f, disable=True)."
             )
 
-    def _pass_on(self) -> bool:
-        # Gradients that a backward inside the call has brought to the arguments.
-        reached = [(t, self._inner[id(t)]) for t in self.outer]
-        found = [(t, leaf_of(x)._grad, x._node) for t, x in reached if leaf_of(x)._grad is not None]
-        if found:
-            retain = any(isinstance(end, End) and end.retained for _, _, end in found)
-            backward([t for t, _, _ in found], [g for _, g, _ in found], retain_graph=retain)
-        return bool(found)
-
 
 def _cut(t: Tensor) -> Tensor:
-    leaf = wrap(t._array, t._spec, t._storage)
-    leaf._requires_grad = True
     inner = wrap(t._array, t._spec, t._storage)
-    attach(inner, End(leaf))
+    attach(inner, End(t))
     return inner
 
 
 class End(Alias):
-    """Where the graph of a call ends: at an argument.
+    """Where the graph of a call ends: at an argument. A backward inside of the call goes on there.
 
     Attributes:
-        retained: The last backward that came here keeps the graph.
+        reached: A backward has gone on.
     """
 
-    __slots__ = ("retained",)
+    __slots__ = ("reached",)
 
-    def __init__(self, leaf: Tensor) -> None:
-        super().__init__(leaf)
-        self.retained = False
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(tensor)
+        self.reached = False
 
     def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
         """Pass the gradient on unchanged."""
-        self.retained = retain
+        self.reached = True
         return grads
 
 
 def changed_by(tensors: list[Tensor]) -> Callable[[], str | None]:
     """Return a function that tells, after a call, what it did to arguments that require grad."""
-    before = [
-        (t, t._storage.version, t._grad, None if t._node is None or is_freed(t._node) else t._node)
-        for t in tensors
-        if t._requires_grad
-    ]
+    versions = [(t, t._storage.version) for t in tensors if t._requires_grad]
+    gradients = [(t, _gradient_of(t)) for t, _ in versions if t._node is None]
+    reached: list[Any] = []
+    nodes = {t._node for t, _ in versions if t._node is not None}
+    handles = [node.register_prehook(reached.append) for node in nodes]
 
     def tell() -> str | None:
-        for t, version, g, node in before:
-            if t._storage.version != version:
-                return "it writes to an argument that requires grad"
-            if t._grad is not g or (node is not None and is_freed(node)):
-                return "its backward goes through an argument"
+        for handle in handles:
+            handle.remove()
+        if any(t._storage.version != version for t, version in versions):
+            return "it writes to an argument that requires grad"
+        if reached or any(_gradient_of(t) != before for t, before in gradients):
+            return _GOES_THROUGH
         return None
 
     return tell
+
+
+_GOES_THROUGH = "its backward goes through an argument"
+
+
+def _gradient_of(leaf: Tensor) -> Any:
+    g = leaf._grad
+    return None if g is None else (id(g), g._storage.version)

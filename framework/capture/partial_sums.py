@@ -7,7 +7,8 @@ give other bits. So it takes what has arrived, and returns the sum of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..autograd.node import edge_to
@@ -40,16 +41,17 @@ def used_several_times(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> 
     return {k: target for k, target in enumerate(targets) if arriving.get(target, 0) > 1}
 
 
-def lead_on(sources: Sequence[Tensor], edges: Sequence[tuple[Any, int]]) -> None:
-    """Let the graph of a call go on where it ends, for second derivatives.
-
-    Args:
-        sources: Where it ends.
-        edges: Of the node that stands for the call, to the same values outside.
-    """
-    for t, edge in zip(sources, edges, strict=True):
-        if isinstance(t._node, End):
-            t._node.edges = [edge]
+@contextmanager
+def ending_at(sources: Sequence[Tensor]) -> Iterator[None]:
+    """Let the graph of a call end at its sources for a block: no backward goes on there."""
+    ends = [(t._node, t._node.edges) for t in sources if isinstance(t._node, End)]
+    try:
+        for end, _ in ends:
+            end.edges = []
+        yield
+    finally:
+        for end, edges in ends:
+            end.edges = edges
 
 
 def take_arrived(

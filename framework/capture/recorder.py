@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.node import OpNode
+from ..autograd.node import Alias, OpNode
 from ..autograd.view_history import base_of
 from ..interop.pytree import tree_flatten
 from ..memory.ledger import SAVED
@@ -358,7 +358,7 @@ class Recorder(KernelRecorder):
 
 
 def is_freed(node: Any) -> bool:
-    """True if a backward pass has gone through the graph behind a node, and freed what it saved."""
+    """True if a backward pass has gone through the graph of the call, and freed what it saved."""
     seen = {node}
     waiting = [node]
     freed = False
@@ -372,12 +372,7 @@ def is_freed(node: Any) -> bool:
         elif getattr(node, "_handles", None):  # of an autograd.Function
             return False
         for target, _ in node.edges:
-            if target._is_node and target not in seen:
+            if target._is_node and target not in seen and not isinstance(target, Alias):
                 seen.add(target)
                 waiting.append(target)
     return freed
-
-
-def leaf_of(t: Tensor) -> Tensor:
-    """Return the leaf behind an argument as a recorded function gets it (``call.py``)."""
-    return t if t._node is None else t._node.edges[0][0]

@@ -19,7 +19,7 @@ from ..modes import local
 from ..tensor import Tensor, wrap
 from .binding import CPU
 from .call import sees_replays
-from .partial_sums import apart_from, lead_on, take_arrived, used_several_times
+from .partial_sums import apart_from, ending_at, take_arrived, used_several_times
 from .recorder import Recorder
 from .replay import freed
 from .split_replay import layouts_of
@@ -104,7 +104,8 @@ class RecordingBackward(Node):
         records = recorder is not None and not create
         if not records or _is_watched():
             arrived = _at(several, before)
-            found = gradients_of(roots, self._sources, arriving, *options, arrived)
+            with ending_at(self._sources):
+                found = gradients_of(roots, self._sources, arriving, *options, arrived)
         else:
             self._recorder = None
             layouts = layouts_of([*grads, *before])
@@ -114,15 +115,13 @@ class RecordingBackward(Node):
                 if t._storage.pins:  # the graph reads it: not while kernel calls are recorded
                     t._storage.restore(UnshardedStorage.THERE)
             recorder.begin_backward([*grads, *before], list(several))
-            with recorder:
+            with recorder, ending_at(self._sources):
                 found = gradients_of(roots, self._sources, arriving, *options, arrived)
             program = recorder.finish_backward(found)
             if program is None:
                 self._keep(f"{recorder.reason}{f' at {recorder.line}' if recorder.line else ''}")
             else:
                 self._keep(program, layouts)
-        if create:
-            lead_on(self._sources, self.edges)
         if not retain:
             self._outputs = None
         return found

@@ -12,7 +12,7 @@ from ..interop.pytree import tree_flatten
 from ..modes import enable_grad
 from ..tensor import Tensor
 from .call import Inside
-from .partial_sums import lead_on, take_arrived, used_several_times
+from .partial_sums import ending_at, take_arrived, used_several_times
 from .program import Result
 from .replay import freed
 
@@ -131,10 +131,8 @@ class ReplayedBackward(Node):
         targets = used_several_times(roots, sources)
         taken = zip(replay.program.several, before, strict=True)
         arrived = [(targets.get(k, edge_to(sources[k])[0]), g) for k, g in taken if g is not None]
-        found = gradients_of(roots, sources, arriving, create, create, True, False, arrived)
-        if create:
-            lead_on(sources, self.edges)
-        return found
+        with ending_at(sources):
+            return gradients_of(roots, sources, arriving, create, create, True, False, arrived)
 
     def kept_storages(self) -> list[Any]:
         """Return the storages that it keeps for backward."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide import nn
+from lowtide import nn, optim
 from lowtide.nn import functional as F
 from tests.capture.nets import (
     Block,
@@ -556,3 +556,44 @@ def test_sums_of_gradients_are_formed_in_the_order_of_the_model_as_written(
                 )
             assert found[0] == found[1], k
     assert compiled._compiled.replays > 6
+
+
+class Unused(lt.autograd.Function):
+    """A function of two tensors that gives one of them no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g, None
+
+
+@pytest.mark.parametrize("leaf", [False, True])
+def test_gradients_that_a_call_makes_beyond_its_arguments_are_there_within_it(leaf: bool) -> None:
+    # A part of the graph is never run, so it is not freed either.
+    found = []
+    for compile in (False, True):
+        lt.manual_seed(0)
+        w = nn.Parameter(lt.randn(4))
+        optimizer = optim.SGD([w], lr=0.1, momentum=0.9)
+
+        def step(loss: Any, w: Any = w, optimizer: Any = optimizer) -> Any:
+            loss.sum().backward()
+            if w.grad is not None:
+                w.grad.clamp_(-0.5, 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach() * 1
+
+        run = lt.compile(step) if compile else step
+        losses = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lt.CaptureWarning)
+            for k in range(10):
+                losses.append(run(w if leaf else Unused.apply(w * (k + 1), w.exp().sin())))
+        found.append([bits(t) for t in (*losses, w)])
+    assert found[0] == found[1]
