@@ -8,6 +8,7 @@ statements of its forward are divided (``division/``), if its class is the user'
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FunctionType, MethodType
@@ -20,6 +21,14 @@ from .trail import Step
 from .walk import is_lowtide
 
 _UNUSED = 256  # calls after which a module is forgotten that they did not call
+
+
+def _after_fork() -> None:
+    local.state.inner = None  # a child may be forked by what runs as it is written
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Entry:

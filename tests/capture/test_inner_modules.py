@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import os
 import random
 import threading
 import warnings
@@ -336,6 +337,27 @@ def test_another_thread_records_nothing_of_what_it_calls() -> None:
     run(trained(net))
     assert net._compiled.replays > 0
     assert found == [None] * 20
+
+
+def test_a_forked_process_records_nothing_of_what_it_calls() -> None:
+    found: list[bytes] = []
+
+    class Forks(Around):
+        def forward(self, x: Any) -> Any:
+            ours, theirs = os.pipe()
+            if os.fork() == 0:
+                os.write(theirs, repr(local.state.inner).encode())
+                os._exit(0)
+            os.close(theirs)
+            found.append(os.read(ours, 100))
+            os.close(ours)
+            os.wait()
+            return self.inside(x) * x.sum().item()
+
+    net = lt.compile(Forks(Block()))
+    run(trained(net))
+    assert net._compiled.replays > 0
+    assert found == [b"None"] * 20
 
 
 def test_disabled_functions_and_eager_stances_record_nothing() -> None:
