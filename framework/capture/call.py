@@ -297,7 +297,10 @@ class End(Alias):
 
 
 def changed_by(tensors: list[Tensor]) -> Callable[[], str | None]:
-    """Return a function that tells, after a call, what it did to arguments that require grad."""
+    """Return a function that tells what a call did to arguments that require grad.
+
+    It is to be called after the call, also after one that failed.
+    """
     versions = [(t, t._storage.version) for t in tensors if t._requires_grad]
     gradients = [(t, _gradient_of(t)) for t, _ in versions if t._node is None]
     reached: list[Any] = []

@@ -173,8 +173,10 @@ class CompiledFunction(InPieces):
             self._note(kind.reason)
             return self._call_inner(args, kwargs)
         tell = changed_by(call.tensors)
-        result = self.function(*args, **kwargs)
-        reason = tell()
+        try:
+            result = self.function(*args, **kwargs)
+        finally:
+            reason = tell()
         if reason is None or not self._set_apart(reason, reads=self._in_graphs(args, kwargs)):
             kind.reason = reason
             self._note_arguments(args, kwargs)

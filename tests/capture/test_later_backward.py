@@ -597,3 +597,13 @@ def test_gradients_that_a_call_makes_beyond_its_arguments_are_there_within_it(le
                 losses.append(run(w if leaf else Unused.apply(w * (k + 1), w.exp().sin())))
         found.append([bits(t) for t in (*losses, w)])
     assert found[0] == found[1]
+
+
+def test_a_first_call_that_fails_leaves_no_hook_behind() -> None:
+    def fails(x: Any) -> Any:
+        raise ValueError(x.shape)
+
+    x = lt.ones(2, requires_grad=True) * 2
+    with pytest.raises(ValueError, match="2"):
+        lt.compile(fails)(x)
+    assert not (x._node.extra or {}).get("pre")
