@@ -115,6 +115,19 @@ def replay(tensor: Tensor, chain: Link) -> Tensor:
     return tensor
 
 
+def continued(chain: Link, more: Link) -> Link:
+    """Return a chain of view ops, and then those of another chain."""
+    links = []
+    link: Link | None = more
+    while link is not None:
+        before = link[0]
+        links.append((link[1], link[2], link[3] - (before[3] if before is not None else 0)))
+        link = before
+    for function, attributes, count in reversed(links):
+        chain = (chain, function, attributes, chain[3] + count)
+    return chain
+
+
 def shortened(view: Tensor, viewed: ViewInfo) -> Link:
     """Shorten a view's chain for replay: a long one becomes one ``as_strided`` of its base.
 

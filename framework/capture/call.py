@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import execution
-from ..autograd.node import Alias, attach, edge_to
+from ..autograd.node import Alias, attach
+from ..autograd.view_history import base_of, check_writable, continued, rebase
 from ..device import device, get_default_device
 from ..devices import backend
 from ..dtypes import get_default_dtype
 from ..interop.pytree import tree_flatten, tree_map
 from ..modes import local
 from ..storage import Storage
-from ..tensor import Tensor, wrap
+from ..tensor import Tensor, ViewInfo, wrap
 from .containers import GivenContainers
 from .gathered import Gathered
 from .kernel_recorder import owner_of
@@ -201,6 +202,7 @@ class Inside:
         differentiable = {id(t): t for t in given if t._requires_grad and recording}
         self.outer = list(differentiable.values())
         self._inner = {id(t): _cut(t) for t in self.outer}
+        self._ends = [self._inner[id(t)]._node for t in self.outer]
         self.tensors = [self._inner.get(id(t), t) for t in call.tensors]
         self._versions = [t._storage.version for t in self.outer]
         if self.outer:
@@ -225,13 +227,15 @@ class Inside:
                 add gradients in the order of a plain call. What else the call has kept goes by
                 the ends.
         """
-        ends = {self._inner[id(t)]._node: t for t in self.outer}
-        if not ends:
+        if not self._ends:
             return
-        beyond = {end: edge_to(t) for end, t in ends.items()}
-        first = min(end.seq for end in ends)
-        waiting = [x._node for x in tree_flatten(result)[0] if isinstance(x, Tensor)]
-        seen = {node for node in waiting if node is not None}
+        beyond = {end: end.edges[0] for end in self._ends}
+        first = min(end.seq for end in self._ends)
+        results = [x for x in tree_flatten(result)[0] if isinstance(x, Tensor)]
+        for x in results:
+            if x._viewed is not None:
+                self._show_base(x, x._viewed)
+        seen = {x._node for x in results if x._node is not None}
         waiting = [*seen]
         while waiting:
             node = waiting.pop()
@@ -242,33 +246,57 @@ class Inside:
                     seen.add(target)
                     waiting.append(target)
 
+    def _show_base(self, x: Tensor, viewed: ViewInfo) -> None:
+        # A view of an argument is one of the caller's tensor, which writes in place have to find.
+        base = base_of(viewed)
+        t = self._outer_of.get(id(base))
+        if t is None:
+            return
+        if t._viewed is None:
+            viewed.base = t
+        else:
+            chain = continued(t._viewed.chain, viewed.chain)
+            x._viewed = ViewInfo(base_of(t._viewed), chain, viewed.version, t._viewed.tracked)
+
     def found(self, result: Any, call: Call) -> list[str]:
         """Return why a call cannot be replayed, by what it did to its arguments and to modes.
 
         Containers that it has changed are passed on to the caller.
 
         Raises:
-            RuntimeError: It has written to an argument that requires grad, and did not in its
-                first call.
+            RuntimeError: It has written to a leaf that requires grad, or to one of two arguments
+                that require grad and share memory, and did not in its first call.
         """
-        self._need_unwritten()
         reasons = []
+        if self._take_writes():
+            reasons.append(_WRITES)
         if self.containers.give_back():
             reasons.append("it changes a list or dict that it is given")
         if self.containers.are_returned(result):
             reasons.append("it returns a list or dict that it is given, or one list or dict twice")
         if modes() != call.modes:
             reasons.append("it changes a mode, such as grad mode, and leaves it changed")
-        if any(self._inner[id(t)]._node.reached for t in self.outer):
+        if any(end.reached for end in self._ends):
             reasons.append(_GOES_THROUGH)
         return reasons
 
-    def _need_unwritten(self) -> None:
-        if any(t._storage.version != v for t, v in zip(self.outer, self._versions, strict=True)):
-            raise RuntimeError(
-                "compile: the function has written to an argument that requires grad, and did not "
-                "when it was first called. Call it as it is written: compile(f, disable=True)."
-            )
+    def _take_writes(self) -> bool:
+        # The caller's tensors take the history of writes in place.
+        pairs = zip(self.outer, self._versions, strict=True)
+        written = [t for t, version in pairs if t._storage.version != version]
+        for t in written:
+            inner = self._inner[id(t)]
+            if isinstance(inner._node, End):  # under no_grad, or by an argument that shares memory
+                continue
+            check_writable(t, "compile", recorded=True)
+            if sum(other._storage.root is t._storage.root for other in self.outer) > 1:
+                raise RuntimeError(
+                    "compile: the function has written to an argument that requires grad and "
+                    "shares memory with another, and did not when it was first called. Call it as "
+                    "it is written: compile(f, disable=True)."
+                )
+            rebase(t, inner._node, inner._index)
+        return bool(written)
 
 
 def _cut(t: Tensor) -> Tensor:
@@ -311,7 +339,7 @@ def changed_by(tensors: list[Tensor]) -> Callable[[], str | None]:
         for handle in handles:
             handle.remove()
         if any(t._storage.version != version for t, version in versions):
-            return "it writes to an argument that requires grad"
+            return _WRITES
         if reached or any(_gradient_of(t) != before for t, before in gradients):
             return _GOES_THROUGH
         return None
@@ -319,6 +347,7 @@ def changed_by(tensors: list[Tensor]) -> Callable[[], str | None]:
     return tell
 
 
+_WRITES = "it writes to an argument that requires grad"
 _GOES_THROUGH = "its backward goes through an argument"
 
 

@@ -164,24 +164,6 @@ def test_attributes_that_are_looked_up_by_strings_are_compared() -> None:
     assert f.replays == 4
 
 
-def test_a_write_that_the_first_call_did_not_make_is_an_error() -> None:
-    made = {"calls": 0}
-
-    @lt.compiler.disable
-    def writes() -> bool:
-        made["calls"] += 1
-        return made["calls"] > 1
-
-    def f(x: Any) -> Any:
-        return x.mul_(2).sin() if writes() else x.sin()
-
-    compiled = lt.compile(f)
-    w = lt.ones(3, requires_grad=True)
-    compiled(w * 1)
-    with pytest.raises(RuntimeError, match="written to an argument that requires grad"):
-        compiled(w * 1)
-
-
 def test_a_parameter_in_another_order_of_the_same_memory_is_noticed() -> None:
     w = nn.Parameter(lt.arange(9.0).reshape(3, 3))
     f = lt.compile(lambda x: (x @ w).detach(), fullgraph=True)
