@@ -10,6 +10,7 @@ import io
 import os
 import tempfile
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -411,6 +412,64 @@ class Budgeted(Training):
         return [*found, np.array([budget.evictions > 2, ledger.peak <= self.limit])]
 
 
+class Compiled(Training):
+    """What is recorded before anything is interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lt.CaptureWarning)
+            for _ in range(12):
+                self.step()
+                self.restore()
+
+
+class Replayed(Compiled):
+    """A step that is replayed."""
+
+    def make(self) -> Any:
+        """Return the net and its data."""
+        net = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 4)
+        )
+        self.compiled = lt.compile(super()._train)
+        return net, (lt.randn(12, 8), lt.randint(0, 4, (12,)))
+
+    def _train(self) -> Any:
+        return self.compiled()
+
+
+class Reading(nn.Module):
+    """A layer that cannot be recorded, around one that can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 8))
+        self.seen: list[float] = []
+
+    def forward(self, x: Any) -> Any:
+        h = x + self.inside(x)
+        self.seen.append(h.sum().item())
+        del self.seen[:-1]
+        return h.tanh()
+
+
+class Parts(Compiled):
+    """A model of which parts are replayed, and others run as they are written."""
+
+    def make(self) -> Any:
+        """Return the net and its data."""
+        layer = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 8)]
+        net = nn.Sequential(nn.Sequential(*layer), Reading(), nn.Linear(8, 4))
+        self.model = lt.compile(net)
+        return net, (lt.randn(12, 8), lt.randint(0, 4, (12,)))
+
+    def loss(self) -> Any:
+        """Return the loss."""
+        x, y = self.data
+        return F.cross_entropy(self.model(x), y)
+
+
 SCENARIOS = [
     Mlp,
     Convolution,
@@ -423,4 +482,6 @@ SCENARIOS = [
     Checkpoints,
     Loading,
     Profiled,
+    Replayed,
+    Parts,
 ]
