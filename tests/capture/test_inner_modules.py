@@ -161,7 +161,7 @@ def pair(net: nn.Module, **options: Any) -> tuple[nn.Module, nn.Module, Any]:
     return net, other, lt.compile(other, **options)
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("seed", range(150))
 def test_drawn_nets_compute_the_same_bits(seed: int) -> None:
     draw = random.Random(seed)

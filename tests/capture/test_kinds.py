@@ -77,6 +77,7 @@ def test_each_of_forty_lengths_is_replayed() -> None:
     assert compiled.replays == 40 * 3
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_those_that_come_often_have_the_room(seed: int, monkeypatch: Any) -> None:
     step, compiled, same = pair()
@@ -96,6 +97,7 @@ def test_those_that_come_often_have_the_room(seed: int, monkeypatch: Any) -> Non
     assert compiled.replays - before >= 21
 
 
+@pytest.mark.deep
 def test_lengths_of_the_past_make_room(monkeypatch: Any) -> None:
     monkeypatch.setattr(kinds, "_UNUSED", 60)
     step, compiled, same = pair()
