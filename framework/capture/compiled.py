@@ -137,7 +137,9 @@ class CompiledFunction(InPieces):
             self._note_refusal(kind, _NEEDS_GRAPH)
         if kind.reason is not None:
             self._note(kind.reason)
-            return self.function(*args, **kwargs) if kind.whole else self._call_inner(args, kwargs)
+            return (
+                self._call_inner(args, kwargs) if kind.divides else self.function(*args, **kwargs)
+            )
         holding: list[Recording] = []
         for recording in kind.usable():
             change = recording.changed(call)
@@ -355,9 +357,9 @@ class CompiledFunction(InPieces):
             return
         self.inner.expect(reason, trail)
         kind.reason = f"{reason} at {line}" if line else reason
-        kind.whole |= reason == _NO_BACKWARD
+        kind.divides = reason != _NO_BACKWARD
         inside = "Modules that it calls are recorded, where they can be: see compiler.explain."
-        self._note(kind.reason, "" if kind.whole else f" {inside}")
+        self._note(kind.reason, f" {inside}" if kind.divides else "")
 
     def _note(self, reason: str, more: str = "") -> None:
         if self.fullgraph:

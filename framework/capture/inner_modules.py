@@ -70,7 +70,8 @@ class InnerModules:
         """Call a function as it is written, and record the modules that it calls."""
         watch_calls()
         self._runs += 1
-        self._forget_unused()
+        if self._runs % _UNUSED == 0:
+            self._forget_unused()
         state = local.state
         before = state.inner
         state.inner = self

@@ -28,7 +28,7 @@ class Kind:
         misses: Replays that were undone because a number that Python reads had changed.
         confirmed: Two recordings have found the same.
         reason: Why such calls run as they are written; None if they need not.
-        whole: Modules that such a call runs are not recorded either.
+        divides: With a reason: modules that such a call runs are recorded.
         attempts: Recordings that failed because Python's state changed in the call.
         again: How often a backward had to run the function once more, of recordings that are gone.
         waiting: Weak references to the nodes of recorded calls whose backward has not come.
@@ -48,7 +48,7 @@ class Kind:
         self.hits = self.misses = 0
         self.confirmed = False
         self.reason: str | None = None
-        self.whole = False
+        self.divides = True
         self.attempts = self.again = 0
         self.waiting: list[Any] = []
         self.dropped = 0
