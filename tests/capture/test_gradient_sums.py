@@ -160,3 +160,42 @@ def test_gradients_that_a_call_makes_beyond_its_arguments_are_there_within_it(le
                 losses.append(run(w if leaf else Unused.apply(w * (k + 1), w.exp().sin())))
         found.append([bits(t) for t in (*losses, w)])
     assert found[0] == found[1]
+
+
+class Signs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(lt.ones(4))
+
+    def forward(self, x: Any) -> Any:
+        return (x * self.weight + x.abs() * self.weight.neg() + x * self.weight).exp()
+
+
+def test_nothing_that_has_arrived_is_a_zero_that_keeps_signs() -> None:
+    net = Signs()
+    compiled = lt.compile(net)
+    x = lt.full((4,), -0.0)
+    for _ in range(10):
+        net.zero_grad()
+        (compiled(x).sum() + compiled(x * 2).sum()).backward()
+        assert bits(net.weight.grad) == bits(x)
+    assert compiled._compiled.replays > 6
+
+
+def test_a_recording_that_lacks_what_arrives_is_made_anew() -> None:
+    net = lt.compile(Critic().eval())
+    x = data()
+    for k in range(20):
+        loss = net(x).sin().sum() if k < 6 else twice(net, x)
+        loss.backward()
+        if k == 5:
+            assert net._compiled.replays == 3
+        if k == 14:
+            before = runs_again(net)
+    assert runs_again(net) == before > 0
+    assert net._compiled.replays > 20
+
+
+def runs_again(net: Any) -> int:
+    (kind,) = net._compiled._kinds.values()
+    return kind.again + sum(r.replay.again for r in kind.recordings)

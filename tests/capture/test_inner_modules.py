@@ -20,6 +20,7 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
+from lowtide.framework.capture.inner_modules import InnerModules
 from lowtide.framework.modes import local
 from lowtide.profiling import MemoryProfiler, estimate
 from tests.capture.nets import bits, state
@@ -215,14 +216,12 @@ def run(function: Callable[[Any], Any], count: int = 20) -> None:
 # What is recorded
 
 
+def all_parts(compiled: Any) -> list[Any]:
+    return [compiled, *(p for part in compiled.parts() for p in all_parts(part))]
+
+
 def compiled_parts(compiled: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    waiting = [compiled]
-    while waiting:
-        one = waiting.pop()
-        found[one._name] = one
-        waiting += one.parts()
-    return found
+    return {part._name: part for part in all_parts(compiled)}
 
 
 def trained(net: Any) -> Callable[[Any], None]:
@@ -340,24 +339,42 @@ def test_another_thread_records_nothing_of_what_it_calls() -> None:
 
 
 def test_a_forked_process_records_nothing_of_what_it_calls() -> None:
-    found: list[bytes] = []
+    def told() -> bytes:
+        ours, theirs = os.pipe()
+        if os.fork() == 0:
+            os.write(theirs, repr(local.state.inner).encode())
+            os._exit(0)
+        os.close(theirs)
+        found = os.read(ours, 100)
+        os.close(ours)
+        os.wait()
+        return found
 
-    class Forks(Around):
-        def forward(self, x: Any) -> Any:
-            ours, theirs = os.pipe()
-            if os.fork() == 0:
-                os.write(theirs, repr(local.state.inner).encode())
-                os._exit(0)
-            os.close(theirs)
-            found.append(os.read(ours, 100))
-            os.close(ours)
-            os.wait()
-            return self.inside(x) * x.sum().item()
+    inner = InnerModules(lambda function, module: None)
+    assert inner.run(lambda: local.state.inner) is inner
+    assert inner.run(told) == b"None"
 
-    net = lt.compile(Forks(Block()))
+
+def test_modules_in_a_module_that_is_recorded_are_not_recorded_apart() -> None:
+    net = lt.compile(Chained(Chained(Block(), Block()), Reads(Block())))
     run(trained(net))
-    assert net._compiled.replays > 0
-    assert found == [b"None"] * 20
+    (forward,) = net._compiled.parts()
+    found = [part._name for part in forward.parts() if "lines" not in part._name]
+    assert found == ["Chained", "Reads"]
+
+
+def test_a_function_lets_go_of_models_of_the_past() -> None:
+    judged = lt.compile(lambda net, x: net(x).sum())
+    refs = []
+    with lt.no_grad():
+        for count in (6, 80, 6):
+            net = Chained(Block()).eval()
+            refs.append(weakref.ref(net))
+            for x in batches(count):
+                judged(net, x)
+    assert judged.replays == 6 + 80 + 6 - 9
+    assert refs[0]() is None
+    assert refs[2]() is net
 
 
 def test_disabled_functions_and_eager_stances_record_nothing() -> None:
@@ -373,7 +390,7 @@ def test_disabled_functions_and_eager_stances_record_nothing() -> None:
     parts = compiled_parts(net._compiled)
     before = parts["Block"].replays
     assert before > 3
-    assert sum(name == "Block" for name in parts) == 1
+    assert [part._name for part in all_parts(net._compiled)].count("Block") == 1
     with lt.compiler.set_stance("force_eager"):
         run(trained(net), 3)
     assert parts["Block"].replays == before
