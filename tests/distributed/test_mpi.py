@@ -69,7 +69,7 @@ def test_an_exception_on_one_rank_ends_the_job() -> None:
     assert time.monotonic() - begun < 60
     assert done.returncode != 0
     assert "ZeroDivisionError: of rank 1" in done.stderr
-    assert "is gone: its process ended or left the group" in done.stderr
+    # The others say that rank 1 is gone, unless mpiexec ends them first: not looked for here.
     until = time.monotonic() + 30  # mpiexec may end before all that it killed have ended
     while left := running("fail"):
         assert time.monotonic() < until, left
