@@ -44,13 +44,12 @@ from .walk import CannotCompare
 
 CPU = device("cpu")
 MOST_RECORDINGS = 8  # of one kind of call; PyTorch's limit of recompilations
-_NO_BACKWARD = "its results require grad, and no backward follows"
+_NO_BACKWARD = "its results require grad, and no backward follows (call it under no_grad)"
 _NEEDS_GRAPH = "its backward has to run it again: for second derivatives, or other gradients"
 _MISSES = 8  # undone replays, from which on they have to be fewer than the others
 _READ = "a number that Python reads (item)"
 _FEWEST_ROWS = {False: 3, True: 7}  # whether with a backward: fewer are faster as written
 _ATTEMPTS = 2  # recordings of a kind that may fail because Python's state changed in the call
-_DROPPED = 3  # those whose backward may not come
 
 
 class CompiledFunction(InPieces):
@@ -137,9 +136,7 @@ class CompiledFunction(InPieces):
             self._note_refusal(kind, _NEEDS_GRAPH)
         if kind.reason is not None:
             self._note(kind.reason)
-            return (
-                self._call_inner(args, kwargs) if kind.divides else self.function(*args, **kwargs)
-            )
+            return self._call_inner(args, kwargs)
         holding: list[Recording] = []
         for recording in kind.usable():
             change = recording.changed(call)
@@ -164,7 +161,10 @@ class CompiledFunction(InPieces):
             return self._refused(kind, f"{_READ} changes too often", args, kwargs, lines=reads)
         if not execution.current.computes:  # there is nothing to record in an estimate
             return self.function(*args, **kwargs)
-        if kind.waits() or not self._kinds.make_room(kind):  # it waits for a backward
+        waits = kind.waits()
+        if kind.without_backward() and _NO_BACKWARD not in self.reasons:
+            self._note(_NO_BACKWARD)
+        if waits or not self._kinds.make_room(kind):
             return self.function(*args, **kwargs)
         return self._record(kind, call, holding, args, kwargs)
 
@@ -234,8 +234,6 @@ class CompiledFunction(InPieces):
         for why in inside.found(result, call):
             recorder.refuse(why)
         recorder.finish(result)
-        if recorder.reason is None and recorder.outputs and kind.dropped >= _DROPPED:
-            recorder.refuse(_NO_BACKWARD)
         if self._divisible and self._acts(recorder, args, kwargs):
             inside.join(result)
             return inside.returned(with_numbers(result) if recorder.numbers else result)
@@ -357,9 +355,8 @@ class CompiledFunction(InPieces):
             return
         self.inner.expect(reason, trail)
         kind.reason = f"{reason} at {line}" if line else reason
-        kind.divides = reason != _NO_BACKWARD
         inside = "Modules that it calls are recorded, where they can be: see compiler.explain."
-        self._note(kind.reason, f" {inside}" if kind.divides else "")
+        self._note(kind.reason, f" {inside}")
 
     def _note(self, reason: str, more: str = "") -> None:
         if self.fullgraph:

@@ -17,6 +17,9 @@ from .watched_replay import watched
 
 _AGAIN = 3  # backward passes for which a function ran once more, from which on they are counted
 _WAITING = 2  # recorded calls that wait for their backward at once
+# Recorded calls without a backward, from which on few are recorded: none had one, or one had.
+_DROPPED = (8, 64)
+_MOST_LEFT_OUT = 61  # calls that run as they are written, between two that are recorded then
 
 
 class Kind:
@@ -28,11 +31,11 @@ class Kind:
         misses: Replays that were undone because a number that Python reads had changed.
         confirmed: Two recordings have found the same.
         reason: Why such calls run as they are written; None if they need not.
-        divides: With a reason: modules that such a call runs are recorded.
         attempts: Recordings that failed because Python's state changed in the call.
         again: How often a backward had to run the function once more, of recordings that are gone.
         waiting: Weak references to the nodes of recorded calls whose backward has not come.
-        dropped: How many of these went without one.
+        dropped: How many of these went without one, since the last backward that was recorded.
+        left_out: Calls that are not recorded because of that, before the next one is.
         last_change: Why a recording did not hold.
         calls: How often it was called, since it had no recordings.
         last: Number of the latest call.
@@ -48,10 +51,9 @@ class Kind:
         self.hits = self.misses = 0
         self.confirmed = False
         self.reason: str | None = None
-        self.divides = True
         self.attempts = self.again = 0
         self.waiting: list[Any] = []
-        self.dropped = 0
+        self.dropped = self.left_out = 0
         self.last_change = "what it is called with"
 
     def close(self) -> None:
@@ -87,11 +89,26 @@ class Kind:
         return again > _AGAIN and 2 * again > self.hits
 
     def waits(self) -> bool:
-        """Whether enough calls are recorded whose backward may still come."""
+        """Whether this call is better not recorded: others wait for a backward, or had none.
+
+        Of calls whose backward does not come, as those of an evaluation, a few are recorded, so
+        that it is noticed when it does.
+        """
         nodes = [(ref, ref()) for ref in self.waiting]
-        self.dropped += sum(node is None for _, node in nodes)
+        gone = sum(node is None for _, node in nodes)
         self.waiting = [ref for ref, node in nodes if node is not None and node.pending]
+        self.dropped += gone
+        if gone and self.without_backward():
+            # Ever another number: backward may follow on every tenth call.
+            self.left_out = (self.dropped - _DROPPED[0]) % _MOST_LEFT_OUT
+        if self.left_out:
+            self.left_out -= 1
+            return True
         return len(self.waiting) >= _WAITING
+
+    def without_backward(self) -> bool:
+        """Whether many recorded calls in a row had no backward."""
+        return self.dropped >= _DROPPED[bool(self.recordings) and not self.confirmed]
 
 
 class Recording:

@@ -86,15 +86,6 @@ def test_explain_says_that_a_backward_is_awaited() -> None:
     assert net._compiled.quiet is False
 
 
-def test_results_without_a_backward_are_given_up() -> None:
-    net = lt.compile(Block().eval())
-    net._compiled.quiet = True
-    for _ in range(8):
-        net(data())
-    assert net._compiled.replays == 0
-    assert "no backward follows" in net._compiled.reasons[0]
-
-
 def test_a_function_that_would_compute_something_else_does_not_run_again() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
