@@ -5,20 +5,29 @@ Channels are independent: threads take a chunk of them each.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from ...kernels.common.schedule import parallel_range
 from ...kernels.runtime import threads, thresholds
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes, as_3d, ceil_div, given_bias, volumes
 
 _GROUP, _LINES, _TAPS = 64, 8, 3  # at least as in depthwise_stride1.py, which imports Numba
+_PAGE = 4096  # bytes: as in depthwise_small.py
 _MUCH = 1 << 40  # additions: the route has decided whether threads take part
 
 
-def _loops() -> tuple[Any, Any, Any]:
-    from ...kernels.cpu.convolution import depthwise, depthwise_stride1, depthwise_strided
+def _loops() -> tuple[Any, Any, Any, Any]:
+    from ...kernels.cpu.convolution import (
+        depthwise,
+        depthwise_small,
+        depthwise_stride1,
+        depthwise_strided,
+    )
 
-    return depthwise, depthwise_stride1, depthwise_strided
+    return depthwise, depthwise_stride1, depthwise_strided, depthwise_small
 
 
 class _Depthwise(Route):
@@ -100,6 +109,42 @@ class SlidingStrided(_Depthwise):
             kernel(*arrays, *own, *steps, start, stop)
 
         threads.parallel_chunks(body, count, self.threads)
+
+
+class SmallPlanes(_Depthwise):
+    """Planes whose lines do not fill a register: a group of channels side by side."""
+
+    @property
+    def scratch(self) -> tuple[tuple[int, ...], ...]:
+        """For each thread a group of planes of the input and of the result, and of windows."""
+        found = (self.threads * self.room(),)
+        return (found, (0,), (0,)) if self.sizes.side == WEIGHT else (found,)
+
+    def room(self) -> int:
+        """Elements that a thread needs."""
+        sizes = self.sizes
+        lanes = _GROUP // sizes.itemsize
+        pixels = prod(sizes.input[2:]) + prod(sizes.out) + prod(sizes.kernel)
+        return lanes * pixels + _PAGE // sizes.itemsize
+
+    def run(self, xp, scratch, x, weight, y, bias=None) -> None:
+        """Fill the array of the side; see :class:`Route`."""
+        loops, sizes = _loops()[3], self.sizes
+        steps = tuple(sizes.stride), tuple(sizes.low), tuple(sizes.dilation)
+        windows, given = weight.reshape(weight.shape[0], *sizes.kernel), given_bias(weight, bias)
+        kernel: Any = loops.small_planes
+        count, arrays = y.shape[1], [y, x, windows, given]
+        if sizes.side == INPUT:
+            kernel = loops.small_planes_back
+            count, arrays = x.shape[1], [x, y, windows]
+        elif sizes.side == WEIGHT:
+            kernel = loops.small_planes_weight
+            arrays = [windows, x, y]
+        parts = ceil_div(count, _GROUP // sizes.itemsize)
+        parts *= 1 if sizes.side == WEIGHT else sizes.batch
+
+        taken = np.zeros(self.threads, np.int64)
+        self.split(kernel, parts, *arrays, scratch[0].reshape(self.threads, -1), taken, *steps)
 
 
 class Depthwise(_Depthwise):

@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from .depthwise import Depthwise, Sliding, SlidingStrided
+from .depthwise import Depthwise, Sliding, SlidingStrided, SmallPlanes
 from .direct import Direct, DirectWeight
 from .im2col import Columns, Pointwise
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes
@@ -49,6 +49,12 @@ class Row(NamedTuple):
 
 ALL = (OUT, INPUT, WEIGHT)
 TABLE = (
+    Row(
+        SmallPlanes,
+        ALL,
+        lambda s: s.compiled and s.depthwise and s.small_planes,
+        "a group of planes and windows for each thread",
+    ),
     Row(Sliding, ALL, lambda s: s.compiled and s.depthwise and s.neighboring, "none"),
     Row(
         SlidingStrided,

@@ -441,7 +441,8 @@ def test_an_image_without_channels_gives_zeros_and_an_empty_gradient():
 
 SIZES = {  # route: input, weight, stride
     "Sliding": ((4, 8, 32, 32), (8, 1, 3, 3), 1),
-    "SlidingStrided": ((4, 8, 64, 64), (8, 1, 3, 3), 2),
+    "SmallPlanes": ((16, 16, 9, 9), (16, 1, 3, 3), 2),
+    "SlidingStrided": ((4, 8, 72, 72), (8, 1, 3, 3), 2),
     "Depthwise": ((4, 8, 4096), (8, 1, 3), 1),
     "Direct": ((4, 8, 32, 32), (8, 8, 3, 3), 1),
     "Pointwise": ((4, 8, 32, 32), (8, 8, 1, 1), 1),

@@ -19,6 +19,7 @@ from lowtide.framework.kernels.cpu.convolution.depthwise_strided import (
     slide_strided_back,
     slide_strided_weight,
 )
+from lowtide.framework.kernels.cpu.support import group
 from lowtide.framework.ops.convolution import depthwise
 from lowtide.framework.ops.convolution.depthwise import SlidingStrided
 from lowtide.framework.ops.convolution.sizes import INPUT, OUT, WEIGHT, Sizes
@@ -65,11 +66,7 @@ class Case:
 
     def numbers(self, *shape: int) -> Any:
         """An array in memory of other numbers."""
-        size = int(np.prod(shape))
-        room = np.full(size + 2 * AROUND, np.nan, self.dtype)
-        found = room[AROUND : AROUND + size].reshape(shape)
-        found[...] = self.draws.standard_normal(shape)
-        return found
+        return numbers_around(self.draws, self.dtype, *shape)
 
     def windows(self) -> Any:
         """For each element of the window: its place, and what it meets in an image with zeros."""
@@ -83,6 +80,15 @@ class Case:
                 lines = slice(y, y + (high - 1) * a + 1, a)
                 columns = slice(x, x + (wide - 1) * b + 1, b)
                 yield (y, x), around, inside, np.s_[:, :, lines, columns]
+
+
+def numbers_around(draws: Any, dtype: Any, *shape: int) -> Any:
+    """An array in memory of other numbers."""
+    size = int(np.prod(shape))
+    room = np.full(size + 2 * AROUND, np.nan, dtype)
+    found = room[AROUND : AROUND + size].reshape(shape)
+    found[...] = draws.standard_normal(shape)
+    return found
 
 
 def changed_around(array: Any) -> bool:
@@ -136,7 +142,7 @@ def test_drawn_sizes(part: int, dtype: Any) -> None:
 
 
 def test_the_route_leaves_as_much_room_as_the_loops_use() -> None:
-    assert depthwise._GROUP == depthwise_stride1.GROUP
+    assert depthwise._GROUP == group.GROUP
     assert depthwise._LINES >= depthwise_stride1.LINES
     assert depthwise._TAPS >= depthwise_stride1.TAPS
 
@@ -176,7 +182,7 @@ def test_a_layer_with_a_stride_has_the_gradients_of_plain_sums(threads: int) -> 
     lt.set_num_threads(threads)
     try:
         x, w = (
-            lt.randn(8, 48, 40, 40, requires_grad=True),
+            lt.randn(8, 48, 72, 72, requires_grad=True),
             lt.randn(48, 1, 3, 3, requires_grad=True),
         )
         y = lt.conv2d(x, w, None, 2, 1, 1, 48)

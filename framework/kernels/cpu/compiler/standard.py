@@ -13,11 +13,11 @@ attention softmax f4:2C,f4:2C contract
 attention softmax_grad f4:2C,f4:2C,f4:2C contract
 attention_blocks backward f4:4A,f4:4A,f4:4A,f4:1C,f4:1C,b1:1C,f4:1C,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:4Ar,f4:3Ar,i8x5,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8 contract
 attention_blocks forward f4:4A,f4:3C,f4:1C,b1:1C,f4:4Ar,f4:4Ar,f4:4Ar,i8x5,i8x3,f4s,f4s,b1,i8,i8,i8,i8,i8,i8 contract
+convolution.depthwise_small small_planes f4:4C,f4:4C,f4:3C,f4:1C,f4:2C,i8:1C,i8x2,i8x2,i8x2,i8,i8 contract
+convolution.depthwise_small small_planes_back f4:4C,f4:4C,f4:3C,f4:2C,i8:1C,i8x2,i8x2,i8x2,i8,i8 contract
+convolution.depthwise_small small_planes_weight f4:3C,f4:4C,f4:4C,f4:2C,i8:1C,i8x2,i8x2,i8x2,i8,i8 contract
 convolution.depthwise_stride1 slide f4:4C,f4:4C,f4:3C,f4:1C,i8x2,i8x2,b1,i8,i8 contract
 convolution.depthwise_stride1 slide_weight f4:3C,f4:4C,f4:4C,i8x2,i8x2,i8,i8 contract
-convolution.depthwise_strided slide_strided f4:4C,f4:4C,f4:3C,f4:1C,f4:1C,i8x2,i8x2,i8,i8 contract
-convolution.depthwise_strided slide_strided_back f4:4C,f4:4C,f4:3C,f4:1C,i8x2,i8x2,i8,i8 contract
-convolution.depthwise_strided slide_strided_weight f4:3C,f4:4C,f4:4C,f4:1C,f4:1C,i8x2,i8x2,i8,i8 contract
 convolution.direct collect f4:3C,f4:2C,i8,i8x2,i8:1C,i8 -
 convolution.direct convolve f4:5C,f4:1C,f4:1C,f4:1C,f4:5C,f4:1C,f4:1C,i8,i8x2,i8x2,i8,i8x2,i8:2C,i8x3,i8x3,i8:1C,i8:1C,i8:2C,i8x3 -
 convolution.direct sum_windows f4:1C,f4:1C,f4:1C,f4:5C,f4:5C,i8,i8x2,i8x2,i8x3,i8x3,i8x3,i8x3,i8x3,i8:1C,i8:1C -

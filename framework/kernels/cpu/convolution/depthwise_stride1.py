@@ -17,64 +17,15 @@ from typing import Any
 import numpy as np
 
 from ..compiler.processor import register_bytes
+from ..support.group import GROUP, Words
 from ..support.jit import FUSED, compiled, deferred, inlined, spelled
-from ..support.microkernel import copy, fused_add
+from ..support.microkernel import copy
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 
-GROUP = 64  # bytes of neighbors
 # Lines of the result at once. With registers of 32 bytes, two for each: 14 GFLOP/s here, 10 with 8.
 LINES = 8 if register_bytes() == GROUP else 6
 TAPS = 3  # elements of a window at once, in the gradient of the weight
-
-
-class _Words:
-    # What both loops are made of.
-    def __init__(self, context: Any, b: Any, signature: Any, args: Any) -> None:
-        self.context, self.b, self.signature, self.args = context, b, signature, args
-        kind = signature.args[0].dtype
-        self.size = kind.bitwidth // 8
-        self.lanes = GROUP // self.size
-        self.vector = ir.VectorType(context.get_data_type(kind), self.lanes)
-        self.numbers = ir.VectorType(ir.IntType(32), self.lanes)
-        self.integer = ir.IntType(64)
-        self.fused = fused_add(b, self.vector, self.size)
-        self.lane = ir.Constant(self.numbers, list(range(self.lanes)))
-
-    def array(self, k: int) -> Any:
-        return self.context.make_array(self.signature.args[k])(
-            self.context, self.b, self.args[k]
-        ).data
-
-    def constant(self, n: int) -> Any:
-        return ir.Constant(self.integer, n)
-
-    def everywhere(self, scalar: Any, vector: Any) -> Any:
-        b, undefined = self.b, ir.Constant(vector, ir.Undefined)
-        lowest = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        one = b.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-        return b.shuffle_vector(one, undefined, lowest)
-
-    def inside(self, first: Any, width: Any) -> Any:
-        """Which lanes, of which the lowest is column ``first``, are in ``range(width)``."""
-        first, width = (
-            self.everywhere(self.b.trunc(n, ir.IntType(32)), self.numbers) for n in (first, width)
-        )
-        return self.b.icmp_unsigned("<", self.b.add(first, self.lane), width)
-
-    def at(self, base: Any, index: Any) -> Any:
-        return self.b.bitcast(self.b.gep(base, [index]), self.vector.as_pointer())
-
-    def load(self, base: Any, index: Any) -> Any:
-        found = self.b.load(self.at(base, index))
-        found.align = self.size
-        return found
-
-    def store(self, value: Any, base: Any, index: Any) -> None:
-        self.b.store(value, self.at(base, index)).align = self.size
-
-    def add(self, a: Any, v: Any, total: Any, where: Any) -> Any:
-        return self.b.select(where, self.b.call(self.fused, [a, v, total]), total)
 
 
 @spelled
@@ -95,7 +46,7 @@ def _slide(
 
 
 def _write_slide(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    say = _Words(context, b, signature, args)
+    say = Words(context, b, signature, args)
     sums, x, weight = say.array(0), say.array(1), say.array(4)
     here, line, first, column, width = (args[k] for k in (2, 3, 5, 9, 10))
     (high, wide), (down, across), (below, beside) = (
@@ -180,7 +131,7 @@ def _meet(
 
 
 def _write_meet(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    say = _Words(context, b, signature, args)
+    say = Words(context, b, signature, args)
     sums, grad, x = say.array(0), say.array(1), say.array(3)
     there, here, lines, apart, live, column, width = (args[k] for k in (2, 4, 6, 7, 8, 9, 10))
     one, other = (b.extract_value(args[5], d) for d in (0, 1))

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..support.group import GROUP
 from ..support.jit import FUSED, compiled, inlined
 from ..support.microkernel import copy
 from .depthwise_stride1 import (
-    GROUP,
     LINES,
     TAPS,
     _add_lanes,
