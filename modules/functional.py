@@ -7,11 +7,13 @@ or the arguments that PyTorch keeps for compatibility.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from types import FunctionType as _FunctionType
 from typing import Any
 
 from ..framework import ops
+from ..framework.attribution.frames import is_ours as _is_ours
 from ..framework.ops import relu_ as relu_
 from ..framework.ops.activation.elu import celu as celu
 from ..framework.ops.activation.elu import celu_ as celu_
@@ -348,6 +350,9 @@ def log_softmax(
 def _dim(input: Tensor, dim: int | None, name: str, stacklevel: int) -> int:
     if dim is not None:
         return dim
+    frame: Any = sys._getframe(stacklevel - 1)
+    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):  # hooks call a module
+        frame, stacklevel = frame.f_back, stacklevel + 1
     warnings.warn(
         f"Implicit dimension choice for {name} has been deprecated. Change the call to include "
         "dim=X as an argument.",

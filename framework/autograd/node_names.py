@@ -60,6 +60,12 @@ def _pool(name: str) -> Callable[..., str]:
     return named
 
 
+def _border(*_: Any, **attributes: Any) -> str:
+    padded = sum(map(any, zip(attributes["before"], attributes["after"], strict=True)))
+    name = {"reflect": "Reflection", "replicate": "Replication"}.get(attributes["mode"])
+    return f"{name}Pad{padded}DBackward0" if name else "CatBackward0"
+
+
 def _named(default: str) -> Callable[..., str]:
     def named(*_: Any, **attributes: Any) -> str:
         return f"{attributes.get('named') or default}Backward0"
@@ -91,6 +97,7 @@ NODE_NAMES: dict[str, str | Callable[..., str]] = {
     "_batch_norm": "NativeBatchNormBackward0", "_layer_norm": "NativeLayerNormBackward0",
     "_group_norm": "NativeGroupNormBackward0", "_norm": "LinalgVectorNormBackward0",
     "logsigmoid": "LogSigmoidBackward0", "_pad": "ConstantPadNdBackward0",
+    "_pad_border": _border,
     "_convert": "ToCopyBackward0", "_copy": "CopyBackwards",
     "_index_masked": "IndexBackward0", "_reshape_copy": "UnsafeViewBackward0",
 }  # fmt: skip

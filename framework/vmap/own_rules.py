@@ -226,7 +226,7 @@ def _(call: Any) -> Any:
     return call.run([call.front(0)], changed)
 
 
-@own("_pad")
+@own("_pad", "_pad_border", "_pad_border_grad")
 def _(call: Any) -> Any:
     none = (0,) * len(call.levels)
     before, after = call.attributes["before"], call.attributes["after"]

@@ -99,6 +99,11 @@ SUMS = [
     ((5, 64, 257), (1, 2)),
     ((5, 64, 257), (0, 2)),
     ((7, 1, 4099), 1),
+    ((9, 40, 2), (0, 2)),
+    ((3, 5, 7, 11), (0, 2, 3)),
+    ((3, 5, 7, 300), (1, 3)),
+    ((3, 5, 7, 2, 9), (1, 2, 4)),
+    ((3, 5, 7, 2, 9), (0, 2, 4)),
     ((1, 33, 1, 999), (0, 1)),
 ]
 
@@ -110,6 +115,8 @@ def test_compiled_sums_are_float64s_and_no_thread_changes_a_bit(shape, axis, mon
     bound = 2e-6 * np.abs(x).astype(np.float64).sum(axis) / np.sqrt(x.size / expected.size) + 1e-6
     monkeypatch.setattr(thresholds, "COMPILED_SUM", 1)
     found = []
+    lines, run = [], reduce._sum_of_lines
+    monkeypatch.setattr(reduce, "_sum_of_lines", lambda *a: lines.append(run(*a)) or lines[-1])
     for wanted in (1, 2, 2):
         monkeypatch.setattr(threads, "_wanted", wanted)
         out = np.empty(expected.shape, np.float32)
@@ -117,6 +124,8 @@ def test_compiled_sums_are_float64s_and_no_thread_changes_a_bit(shape, axis, mon
         found.append(out)
     assert (np.abs(found[0] - expected) <= bound).all()
     assert all(out.tobytes() == found[0].tobytes() for out in found)
+    apart = isinstance(axis, tuple) and axis[-1] - axis[0] >= len(axis)
+    assert lines == [axis != (0, 2, 4)] * 3 * apart  # three groups of dims are NumPy's
 
 
 @pytest.mark.parametrize("axis", [0, 1, (0, 1)])

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "uint64", "bool")
 ROWS, COLUMNS = 9, 130
+REPEATED = ("row", "column", "element", "first", "line", "plane", "dims")  # the second operand is
 
 
 @pytest.fixture
@@ -55,6 +56,12 @@ def layouts(dtype):
     yield "a column first", x[:, :1], y, True
     yield "rows with gaps", wide[:, :COLUMNS], y, True
     yield "every third", wide[:, ::3], y, False
+    cube, lines = x.reshape(3, 3, COLUMNS), y[:3, :1].copy()
+    yield "a number a line", cube, lines, True
+    yield "a plane", cube, y[:3], True
+    yield "blocks with gaps", wide.reshape(3, 3, 3 * COLUMNS)[:, :, :COLUMNS], lines, True
+    yield "four dims", x[:8].reshape(2, 2, 2, COLUMNS), y[:4].reshape(2, 1, 2, COLUMNS), True
+    yield "five dims", x[:8].reshape(2, 2, 2, 1, COLUMNS), y[:2].reshape(2, 1, 1, COLUMNS), False
     yield "backwards", x[:, ::-1], y, False
     yield "transposed", x.reshape(COLUMNS, ROWS).T, y, False
 
@@ -66,7 +73,9 @@ def test_every_function_gives_the_bits_of_numpy(name, dtype, walks):
     allowed = name in shared_ufuncs._NAMES[np.dtype(dtype).kind]
     for layout, x, y, rows in layouts(dtype):
         inputs = (x, y)[: ufunc.nin]
-        if ufunc.nin == 1 and layout.endswith(("row", "column", "element", "first")):
+        if ufunc.nin == 1 and layout.endswith(
+            ("row", "column", "element", "first", "line", "plane", "dims")
+        ):
             continue
         with np.errstate(all="ignore"):
             try:

@@ -65,7 +65,13 @@ def test_softmax2d_wants_channels():
         nn.Softmax2d()(lt.ones(2, 3))
 
 
-@pytest.mark.parametrize("function", [nn.Softmax(), nn.functional.softmax])
+def hooked():
+    module = nn.Softmax()
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+@pytest.mark.parametrize("function", [nn.Softmax(), nn.functional.softmax, hooked()])
 def test_softmax_without_a_dim_warns(function):
     with pytest.warns(UserWarning, match="Implicit dimension choice for softmax") as found:
         assert function(lt.zeros(2, 4)).tolist() == [[0.25] * 4] * 2

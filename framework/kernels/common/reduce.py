@@ -20,6 +20,7 @@ from .schedule import parallel_range, parallel_rows, parallel_slices
 
 _PART = 1 << 14  # elements of a sum of everything that one thread adds up, at least
 _MOST_PARTS = 1 << 12  # of these: their sums are memory that no ledger counts
+_SHORTEST = 2  # elements of a line, where lines are added up
 _LINE = 16  # places along the kept dim that stay together: NumPy goes through single ones otherwise
 
 _float32 = np.dtype(np.float32)
@@ -72,10 +73,12 @@ def _compiled_sum(x: Any, axis: Any, out: Any) -> bool:
     if not out.flags.c_contiguous or not out.flags.aligned:
         return False
     axes = sorted({d % x.ndim for d in ((axis,) if isinstance(axis, int) else axis)})
-    if not axes or axes[-1] - axes[0] != len(axes) - 1:
+    if not axes:
         return False
     from ..cpu.reduction import sums
 
+    if axes[-1] - axes[0] != len(axes) - 1:
+        return _sum_of_lines(sums.of_lines, x, axes, out)
     count = prod(x.shape[: axes[0]])
     columns = prod(x.shape[axes[-1] + 1 :])
     n = x.size // (count * columns)
@@ -90,6 +93,22 @@ def _compiled_sum(x: Any, axis: Any, out: Any) -> bool:
         found = np.empty(-(-n // part))
         parallel_range(sums.of_parts, n, found.size, found, x.reshape(-1), part)
         out[...] = np.add.reduce(found)
+    return True
+
+
+def _sum_of_lines(loop: Any, x: Any, axes: list[int], out: Any) -> bool:
+    # Whether a compiled loop did it: over the last dims, and over others that are neighbors.
+    last = x.ndim - 1
+    while last - 1 in axes:
+        last -= 1
+    others = [d for d in axes if d < last]
+    length = prod(x.shape[last:])
+    if axes[-1] != x.ndim - 1 or length < _SHORTEST or others[-1] - others[0] != len(others) - 1:
+        return False
+    count, n = prod(x.shape[: others[0]]), prod(x.shape[others[0] : others[-1] + 1])
+    shaped = x.reshape(count, n, -1, length)
+    lines = shaped.shape[2]
+    parallel_range(loop, x.size, count * lines, out.reshape(count, lines), shaped)
     return True
 
 

@@ -127,7 +127,8 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     # Whether the ufunc's own loop did it, called from compiled code.
     name = ufunc.__name__
     fills = name in _FILLED
-    if not (fills or threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1):
+    repeated = any(getattr(x, "size", out.size) < out.size for x in inputs)  # slow in NumPy
+    if not (fills or repeated or threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1):
         return False
     if not rows_known() or not out.flags.aligned:
         return False
@@ -144,14 +145,14 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     rows = _rows(tuple([Layout(a.shape, a.strides, a.itemsize) for a in arrays]))
     if loop is None or rows is None:
         return False
-    outer, inner, n = rows
+    blocks, outer, inner, n, count = rows
     for k, a in enumerate(arrays):
         if fills and a.ndim == 0 and n <= _LINE:
             arrays[k] = _line(dtype, a.tobytes())
             inner = (*inner[:k], a.itemsize, *inner[k + 1 :])
     at = [address(a) for a in arrays]
-    words = tuple([*at, at[-1]][:3]), outer, inner
-    parallel_range(walk, out.size, -(-out.size // n), *loop, *words, n, out.size)
+    words = tuple([*at, at[-1]][:3]), blocks, outer, inner
+    parallel_range(walk, out.size, -(-out.size // n), *loop, *words, n, count, out.size)
     return True
 
 
@@ -180,20 +181,24 @@ class Layout(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _rows(layouts: tuple[Layout, ...]) -> tuple[Any, Any, int] | None:
-    # Bytes from row to row and within rows, of three operands, and elements of a row; None where
-    # there are no rows. The last operand is the result.
+def _rows(layouts: tuple[Layout, ...]) -> tuple[Any, Any, Any, int, int] | None:
+    # Bytes from block to block of rows, from row to row and within rows, of three operands,
+    # elements of a row, and rows of a block; None where there are no rows. The last operand is the
+    # result.
     out = layouts[-1]
     spread = [Layout(out.shape, _spread(a, out.shape), a.itemsize) for a in layouts]
     _, sizes, steps = merged(out, *spread)
-    n = sizes[-1] if len(sizes) == 2 else _LINE
-    if not 1 <= len(sizes) <= 2 or n < _SHORT:
+    n = sizes[-1] if len(sizes) > 1 else _LINE
+    if not 1 <= len(sizes) <= 3 or n < _SHORT:
         return None
-    inner = tuple([s[-1] for s in steps])
-    outer = tuple([s[0] if len(sizes) == 2 else s[0] * n for s in steps])
+    inner = [s[-1] for s in steps]
     if any(step not in (0, a.itemsize) for step, a in zip(inner, layouts, strict=True)):
         return None
-    return (*outer, outer[-1])[:3], (*inner, inner[-1])[:3], n
+    count = sizes[-2] if len(sizes) == 3 else 1 << 62
+    outer = [s[-2] if len(sizes) > 1 else s[0] * n for s in steps]
+    blocks = [s[0] if len(sizes) == 3 else 0 for s in steps]
+    three = [(*found, found[-1])[:3] for found in (blocks, outer, inner)]
+    return three[0], three[1], three[2], n, count
 
 
 def _spread(a: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...kernels.common.copy import place
 from ..registry import function, op
 from .cat import atleast_2d, cat
+from .pad_border import _pad_border
 
 
 def _pad_infer(input, *, before, after, value):
@@ -87,6 +88,8 @@ def pad(input, pad, mode="constant", value=None):
         )
     if value not in (None, 0, 0.0):
         raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
+    if input.numel() and not any(p < 0 for p in pad):
+        return _around(input, pad, mode)
     for k in range(0, len(pad), 2):
         dim = input.ndim - 1 - k // 2
         left, right = pad[k], pad[k + 1]
@@ -114,13 +117,37 @@ def constant_pad_nd(input, pad, value=0):
     return pad_by(input, pad, "constant", value)
 
 
-def _reflected(input, dim, left, right):
-    n = input.shape[dim]
-    if max(left, right) >= n:
+def _around(input, pad, mode):
+    # No side is cropped: one call.
+    before, after = [0] * input.ndim, [0] * input.ndim
+    for k in range(0, len(pad), 2):
+        dim = input.ndim - 1 - k // 2
+        before[dim], after[dim] = pad[k], pad[k + 1]
+        _LIMITS[mode](input, dim, pad[k], pad[k + 1])
+    if not any(pad):
+        return input
+    return _pad_border(input, before=tuple(before), after=tuple(after), mode=mode)
+
+
+def _check_reflected(input, dim, left, right):
+    if max(left, right) >= input.shape[dim]:
         raise RuntimeError(
             "Padding size should be less than the corresponding input dimension, but got: "
             f"padding ({left}, {right}) at dimension {dim} of input {list(input.shape)}"
         )
+
+
+def _check_wrapped(input, dim, left, right):
+    if max(left, right) > input.shape[dim]:
+        raise RuntimeError(
+            "Padding value causes wrapping around more than once: padding "
+            f"({left}, {right}) at dimension {dim} of input {list(input.shape)}"
+        )
+
+
+def _reflected(input, dim, left, right):
+    n = input.shape[dim]
+    _check_reflected(input, dim, left, right)
     return (
         input.narrow(dim, 1, left).flip(dim) if left else None,
         input.narrow(dim, n - 1 - right, right).flip(dim) if right else None,
@@ -140,11 +167,7 @@ def _replicated(input, dim, left, right):
 
 def _wrapped(input, dim, left, right):
     n = input.shape[dim]
-    if max(left, right) > n:
-        raise RuntimeError(
-            "Padding value causes wrapping around more than once: padding "
-            f"({left}, {right}) at dimension {dim} of input {list(input.shape)}"
-        )
+    _check_wrapped(input, dim, left, right)
     return (
         input.narrow(dim, n - left, left) if left else None,
         input.narrow(dim, 0, right) if right else None,
@@ -153,6 +176,11 @@ def _wrapped(input, dim, left, right):
 
 pad_by = pad  # where an argument is called pad
 _ENDS = {"reflect": _reflected, "replicate": _replicated, "circular": _wrapped}
+_LIMITS = {
+    "reflect": _check_reflected,
+    "replicate": lambda *_: None,
+    "circular": _check_wrapped,
+}
 
 
 @function()

@@ -10,6 +10,7 @@ from ...kernels.common.layout import contiguous
 from ...modes import no_grad
 from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.arithmetic import div
+from ..elementwise.ternary import addcmul
 from ..manipulation.pad import pad
 from ..pooling.primitives import _avg_pool
 from ..registry import function, op
@@ -204,7 +205,7 @@ def _by_running(input, running_mean, running_var, weight, bias, eps):
     shift = -running_mean * scale
     if bias is not None:
         shift = shift + bias
-    out = input * scale.view(channels) + shift.view(channels)
+    out = addcmul(shift.view(channels), input, scale.view(channels))
     return out if out.dtype is input.dtype else out.to(input.dtype)
 
 

@@ -29,7 +29,7 @@ elementwise.bitmask relu f4:1C,u1:1C,f4:1C,i8,i8 -
 elementwise.bitmask signs f4:1C,f4:1C,u1:1C,u1:1C,i8,i8 -
 elementwise.copy _move u4:3A,u4:3Ar -
 elementwise.copy copy_rows i8,i8x3,i8x3,i8,i8,i8,i8,i8 -
-elementwise.ufunc_loops walk i8,i8,i8x3,i8x3,i8x3,i8,i8,i8,i8 -
+elementwise.ufunc_loops walk i8,i8,i8x3,i8x3,i8x3,i8x3,i8,i8,i8,i8,i8 -
 indexing add f4:1C,f4:1C,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C,i8,i8,i8 -
 indexing add f4:1C,f4:1Cr,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C,i8,i8,i8 -
 indexing choose u4:1C,u1:1Cr,u4:1Cr,u4:1Cr,i8x4,i8x4,i8x4,i8x4,i8x4,b1,i8,i8,i8 -
@@ -96,6 +96,7 @@ recurrent_sequence pack f4:1C,f4:1C,i8,i8,b1 -
 reduction.scan cumsum f4:3C,f4:3C,b1 -
 reduction.sort sort u4:3C,i8:3C,u4:3C,u4:2C,i4:2C,i8,b1,i8,i8 -
 reduction.sums of_columns f4:2C,f4:3Cr,i8,i8 -
+reduction.sums of_lines f4:2C,f4:4Cr,i8,i8 -
 reduction.sums of_parts f8:1C,f4:1Cr,i8,i8,i8 -
 support.work_pool _help i8,i8 -
 support.work_pool _run i8,i8,i8,i8,i8 -

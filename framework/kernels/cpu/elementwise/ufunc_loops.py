@@ -44,10 +44,10 @@ def _call_loop(typing: Any, function: Any, data: Any, n: Any, at: Any, steps: An
     return types.void(function, data, n, at, steps), write
 
 
-@compiled(signature="i8,i8,i8x3,i8x3,i8x3,i8,i8,i8,i8")
+@compiled(signature="i8,i8,i8x3,i8x3,i8x3,i8x3,i8,i8,i8,i8,i8")
 def walk(
-    function: int, data: int, at: Any, outer: Any, inner: Any, n: int, total: int, start: int,
-    stop: int,
+    function: int, data: int, at: Any, blocks: Any, outer: Any, inner: Any, n: int, rows: int,
+    total: int, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Call a loop for rows ``start`` to ``stop``.
 
@@ -55,15 +55,22 @@ def walk(
         function: Address of the loop.
         data: What it is given.
         at: Addresses of the operands, the results last; three, of which it may need two.
-        outer: Bytes from row to row of each.
+        blocks: Bytes from one block of rows to the next of each.
+        outer: Bytes from row to row.
         inner: Bytes from element to element.
         n: Elements of a row.
-        total: Of all rows: the last one may be shorter.
+        rows: Rows of a block.
+        total: Elements of all rows: the last one may be shorter.
         start: The first row.
         stop: Behind the last.
     """
     for k in range(start, stop):
-        here = at[0] + k * outer[0], at[1] + k * outer[1], at[2] + k * outer[2]
+        block, row = k // rows, k % rows
+        here = (
+            at[0] + block * blocks[0] + row * outer[0],
+            at[1] + block * blocks[1] + row * outer[1],
+            at[2] + block * blocks[2] + row * outer[2],
+        )
         _call_loop(function, data, min(n, total - k * n), here, inner)
 
 
@@ -135,5 +142,5 @@ def _is_right(ufunc: Any, dtypes: tuple[Any, ...], loop: tuple[int, int]) -> boo
         expected = ufunc(*arrays[:-1])
     at = tuple(address(a) for a in (*arrays, arrays[-1])[:3])
     steps = tuple(a.itemsize for a in (*arrays, arrays[-1])[:3])
-    walk(*loop, at, (0, 0, 0), steps, _TRIAL, _TRIAL, 0, 1)
+    walk(*loop, at, (0, 0, 0), (0, 0, 0), steps, _TRIAL, 1, _TRIAL, 0, 1)
     return bool(expected.dtype == dtypes[-1] and expected.tobytes() == arrays[-1].tobytes())

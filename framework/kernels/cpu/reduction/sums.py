@@ -40,6 +40,25 @@ def of_rows(out: Any, x: Any) -> None:
         out[i] = np.float32(_of_row(x[i]))
 
 
+@compiled(signature="f4:2C,f4:4Cr,i8,i8")
+def of_lines(out: Any, x: Any, start: int, stop: int) -> None:
+    """Add up (count, n, lines, length) over ``n`` and ``length``, for some lines.
+
+    Args:
+        out: (count, lines).
+        x: (count, n, lines, length).
+        start: The first line, counted over all of ``count``.
+        stop: Behind the last.
+    """
+    _, n, lines, _ = x.shape
+    for k in range(start, stop):
+        i, line = k // lines, k % lines
+        found = 0.0
+        for r in range(n):
+            found += _of_row(x[i, r, line])
+        out[i, line] = np.float32(found)
+
+
 @compiled(signature="f8:1C,f4:1Cr,i8,i8,i8")
 def of_parts(out: Any, x: Any, part: int, start: int, stop: int) -> None:
     """Add up parts ``start`` to ``stop`` of ``part`` elements each; the last may be shorter."""
