@@ -44,6 +44,12 @@ BESIDE = 4
 _ROWS, _TOGETHER = 8, 3  # as in microkernel.py, which imports Numba
 
 
+def _loops():
+    from ...kernels.cpu.convolution import direct
+
+    return direct
+
+
 class _Direct(Route):
     # Sizes in three dimensions, who works on what, and the choice of a tile.
 
@@ -209,8 +215,7 @@ class Direct(_Direct):
 
     def run(self, xp, scratch, x, weight, y, bias=None) -> None:
         """Fill the array of the side; see :class:`Route`."""
-        from ...kernels.cpu.convolution.direct import convolve
-
+        convolve = _loops().convolve
         (workspace,) = scratch
         out, source = (x, y) if self.back else (y, x)
         out, source, flat = volumes(out), volumes(source), weight.reshape(-1)
@@ -304,8 +309,7 @@ class DirectWeight(_Direct):
 
     def run(self, xp, scratch, x, weight, y, bias=None) -> None:
         """Fill the array of the side; see :class:`Route`."""
-        from ...kernels.cpu.convolution.direct import collect, sum_windows
-
+        loops = _loops()
         columns, rows, sums = scratch
         x, grad, out = volumes(x), volumes(y), weight.reshape(*weight.shape[:2], -1)
         layout, packed = (len(a) // self.workers for a in (columns, rows))
@@ -325,13 +329,13 @@ class DirectWeight(_Direct):
                         o * t - low for o, t, low in zip(origin, self.stride, self.low, strict=True)
                     )
                     offsets = np.arange(extent[2]) * (self.stride[2] * self.channels)
-                    sum_windows(
+                    loops.sum_windows(
                         total[0], room[:layout], other[:packed], x, grad, self.groups, (n, m),
                         (b, end), first, self.stride, box, tuple(origin), extent, starts, offsets,
                     )  # fmt: skip
                 if not self.by_image:
-                    collect(out, total, self.groups, (b, end), places, self.pitch)
+                    loops.collect(out, total, self.groups, (b, end), places, self.pitch)
 
         self.side_by_side(body)
         if self.by_image:
-            collect(out, sums, self.groups, (0, self.panels), places, self.pitch)
+            loops.collect(out, sums, self.groups, (0, self.panels), places, self.pitch)

@@ -5,7 +5,7 @@ once: ``infer`` asks for it when a call is planned, for the shapes of the scratc
 elsewhere, and the kernels find the same object again. On CUDA and on the stand-in for a GPU, where
 ``cpu`` is False, the last two rows are left.
 
-Not optimal: no transformation (Winograd, FFT) saves multiplications; small windows would gain.
+Not optimal: Winograd's transformation does not compute the weight's gradient.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .depthwise import Depthwise, Sliding, SlidingStrided, SmallPlanes
 from .direct import Direct, DirectWeight
 from .im2col import Columns, Pointwise
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes
+from .winograd import Winograd, repays
 
 # Products in a sum from which on a direct convolution is faster. Images of 100 x 100 in float32,
 # one thread: 12 products take 0.25 ms directly and 0.21 by columns, 16 take 0.30 and 0.39, 27 take
@@ -63,6 +64,12 @@ TABLE = (
         "a copy of a plane for each thread, with room around; for the weight two",
     ),
     Row(Depthwise, ALL, lambda s: s.compiled and s.depthwise, "none"),
+    Row(
+        Winograd,
+        (OUT, INPUT),
+        lambda s: s.compiled and s.threes and repays(s),
+        "transformed windows, and for each thread a block of transformed pixels and sums",
+    ),
     Row(
         Direct,
         (OUT, INPUT),

@@ -123,6 +123,12 @@ class Sizes(NamedTuple):
         return pixels <= SMALL and self.out[1] * self.itemsize % 64 != 0
 
     @property
+    def threes(self) -> bool:
+        """Neighboring windows of 3 x 3 in float32, of all channels."""
+        one = self.neighboring and self.kernel == (3, 3) and prod(self.dilation) == 1
+        return one and self.groups == 1 and self.dtype == np.float32
+
+    @property
     def pointwise(self) -> bool:
         """A window is one element, and there is one for each."""
         ones = prod(self.kernel) == 1 and prod(self.stride) == 1
