@@ -5,7 +5,7 @@ once: ``infer`` asks for it when a call is planned, for the shapes of the scratc
 elsewhere, and the kernels find the same object again. On CUDA and on the stand-in for a GPU, where
 ``cpu`` is False, the last two rows are left.
 
-Not optimal: Winograd's transformation does not compute the weight's gradient.
+Not optimal: no transformation saves multiplications of windows of 5 x 5 or 7 x 7, or with a stride.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .depthwise import Depthwise, Sliding, SlidingStrided, SmallPlanes
 from .direct import Direct, DirectWeight
 from .im2col import Columns, Pointwise
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes
-from .winograd import Winograd, repays
+from .winograd import Winograd, WinogradWeight, repays
 
 # Products in a sum from which on a direct convolution is faster. Images of 100 x 100 in float32,
 # one thread: 12 products take 0.25 ms directly and 0.21 by columns, 16 take 0.30 and 0.39, 27 take
@@ -69,6 +69,12 @@ TABLE = (
         (OUT, INPUT),
         lambda s: s.compiled and s.threes and repays(s),
         "transformed windows, and for each thread a block of transformed pixels and sums",
+    ),
+    Row(
+        WinogradWeight,
+        (WEIGHT,),
+        lambda s: s.compiled and s.threes and repays(s),
+        "for each thread totals, and a block of transformed pixels and gradients",
     ),
     Row(
         Direct,

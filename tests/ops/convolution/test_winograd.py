@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.kernels.cpu.convolution import winograd as loops
+from lowtide.framework.kernels.cpu.convolution import tile_transforms
 from lowtide.framework.kernels.cpu.support import microkernel
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.ops.convolution import winograd
-from lowtide.framework.ops.convolution.direct import Direct
-from lowtide.framework.ops.convolution.sizes import INPUT, OUT, Sizes
-from lowtide.framework.ops.convolution.winograd import Winograd
+from lowtide.framework.ops.convolution.direct import Direct, DirectWeight
+from lowtide.framework.ops.convolution.sizes import INPUT, OUT, WEIGHT, Sizes
+from lowtide.framework.ops.convolution.winograd import Winograd, WinogradWeight
 from tests.ops.convolution.test_strided_depthwise import changed_around, numbers_around
 
 
@@ -24,10 +25,9 @@ class Case:
     Args:
         seed: Of the sizes and the numbers.
         side: What is computed.
-        workers: Threads.
     """
 
-    def __init__(self, seed: int, side: str, workers: int = 1) -> None:
+    def __init__(self, seed: int, side: str) -> None:
         r, draws = random.Random(seed), np.random.default_rng(seed)
         images, channels, filters = r.randint(1, 4), r.randint(1, 20), r.randint(1, 20)
         low, high = ([r.choice([0, 1, 1, 2, 4]) for _ in range(2)] for _ in range(2))
@@ -47,23 +47,22 @@ class Case:
         rest = (shapes[2], (1, 1), padding, (1, 1), 1, np.dtype(np.float32))
         self.side, self.padding = side, padding
         self.sizes = Sizes(side, True, *shapes[:2], *rest)
-        self.workers = workers
 
     def found(self, route: type[Any]) -> Any:
         """The side, as a route computes it."""
         made = route(self.sizes)
-        made.threads = self.workers
         scratch = [np.full(n, np.nan, np.float32) for n in made.scratch]
-        x, y = self.x, self.y
-        out = x if self.side == INPUT else y
+        x, y, weight = self.x, self.y, self.weight
+        out = {OUT: y, INPUT: x, WEIGHT: weight}[self.side]
         out[...] = np.nan
-        made.run(np, scratch, x, self.weight, y, self.bias)
+        made.run(np, scratch, x, weight, y, self.bias)
         assert out.base is None or not changed_around(out)
         return out.copy()
 
     def expected(self) -> Any:
         """The same in float64, as sums over the elements of the window."""
         weight, around = self.weight.astype(float), [(0, 0), (0, 0), *self.padding]
+        windows = np.zeros(weight.shape)
         padded = np.pad(self.x.astype(float), around)
         high, wide = self.y.shape[2:]
         total = np.zeros(self.y.shape)
@@ -72,33 +71,51 @@ class Case:
             for b in range(3):
                 met = np.s_[:, :, a : a + high, b : b + wide]
                 total += np.einsum("nchw,kc->nkhw", padded[met], weight[:, :, a, b])
+                windows[:, :, a, b] = np.einsum("nchw,nkhw->kc", padded[met], self.y)
                 if self.side == INPUT:
                     back[met] += np.einsum("nkhw,kc->nchw", self.y, weight[:, :, a, b])
         if self.side == INPUT:
             (p, _), (q, _) = self.padding
             return back[:, :, p : p + self.x.shape[2], q : q + self.x.shape[3]]
+        if self.side == WEIGHT:
+            return windows
         return total if self.bias is None else total + self.bias[:, None, None]
 
 
-@pytest.mark.parametrize("side", [OUT, INPUT])
+ROUTES = {
+    OUT: (Winograd, Direct),
+    INPUT: (Winograd, Direct),
+    WEIGHT: (WinogradWeight, DirectWeight),
+}
+
+
+@pytest.mark.parametrize("side", ROUTES)
 def test_drawn_sizes(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thresholds, "PRODUCT_THREAD", 1)
+    monkeypatch.setattr(threads, "_wanted", 2)
     for seed in range(80):
+        r = random.Random(seed)
+        monkeypatch.setattr(threads, "LIMIT", r.choice([1, 2, 3]))
+        monkeypatch.setattr(winograd, "BLOCK", r.choice([1 << 10, 1 << 16]))
+        monkeypatch.setattr(winograd, "WINDOWS", r.choice([1 << 13, 1 << 22]))
+        monkeypatch.setattr(winograd, "TOTALS", r.choice([1 << 13, 1 << 22]))
         case = Case(seed, side)
-        monkeypatch.setattr(winograd, "BLOCK", random.Random(seed).choice([1 << 10, 1 << 16]))
-        monkeypatch.setattr(winograd, "WINDOWS", random.Random(seed).choice([1 << 13, 1 << 22]))
         expected = case.expected()
-        np.testing.assert_allclose(case.found(Winograd), expected, rtol=1e-4, atol=1e-4)
+        found = case.found(ROUTES[side][0])
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        assert case.found(ROUTES[side][0]).tobytes() == found.tobytes()
 
 
-@pytest.mark.parametrize("side", [OUT, INPUT])
-def test_the_error_is_at_most_that_of_the_direct_route(side: str) -> None:
+@pytest.mark.parametrize("side", ROUTES)
+def test_the_error_is_about_that_of_the_direct_route(side: str) -> None:
     mine, others = 0.0, 0.0
     for seed in range(40):
         case = Case(seed, side)
         expected = case.expected()
-        mine += np.square(case.found(Winograd) - expected).mean()
-        others += np.square(case.found(Direct) - expected).mean()
-    assert mine < 1.5 * others
+        route, direct = ROUTES[side]
+        mine += np.square(case.found(route) - expected).mean()
+        others += np.square(case.found(direct) - expected).mean()
+    assert mine < (4 if side == WEIGHT else 1.5) * others
 
 
 @pytest.mark.parametrize("side", [OUT, INPUT])
@@ -137,6 +154,20 @@ def test_an_image_with_a_number_far_above_the_others_is_computed_directly(
         assert found[others].tobytes() == plain[others].tobytes()
 
 
+@pytest.mark.parametrize("of", ["x", "y"])
+@pytest.mark.parametrize("number", [np.inf, np.nan, 3e38, 1e6])
+def test_a_weights_gradient_with_such_a_number_is_computed_directly(number: float, of: str) -> None:
+    for seed in range(30):
+        case = Case(seed, WEIGHT)
+        array = getattr(case, of)
+        if max(map(max, case.padding)) > 2:
+            continue
+        array[-1, -1, 0, 0] = number
+        with np.errstate(all="ignore"):
+            found, directly = case.found(WinogradWeight), case.found(DirectWeight)
+        assert found.tobytes() == directly.tobytes()
+
+
 @pytest.mark.parametrize("number", [np.inf, np.nan, 1e38])
 def test_windows_that_are_not_finite_or_overflow_are_met_directly(number: float) -> None:
     case = Case(1, OUT)
@@ -169,7 +200,7 @@ def test_small_integers_are_exact() -> None:
 
 def test_the_route_leaves_as_much_room_as_the_loops_use() -> None:
     assert (winograd._ROWS, winograd._TOGETHER) == (microkernel.ROWS, microkernel.TOGETHER)
-    assert (winograd._NUMBERS, winograd._APART) == (loops.NUMBERS, loops.APART)
+    assert (winograd._NUMBERS, winograd._APART) == (tile_transforms.NUMBERS, tile_transforms.APART)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

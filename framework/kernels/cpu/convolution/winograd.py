@@ -11,9 +11,6 @@ cache. A tile's results do not depend on the tiles beside it.
 A number reaches all results of a tile, also those whose windows do not meet it. Where it is much
 larger than the others, its rounding is what they show; where it is not finite, they are not. So the
 kernel marks images in which that is so, and the caller computes these in another way.
-
-Source:
-    A. Lavin, S. Gray: Fast Algorithms for Convolutional Neural Networks, 2015; F(2 x 2, 3 x 3).
 """
 
 from __future__ import annotations
@@ -22,179 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from ..support.jit import compiled, deferred, spelled
+from ..support.jit import compiled
 from ..support.microkernel import GROUP, ROWS, TOGETHER, accumulate, copy
 from ..support.rooms import enter, leave
+from .tile_transforms import APART, NUMBERS, transform_pixels, transform_sums, transform_window
 
-ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
-
-NUMBERS = 16  # of a transformed tile
-APART = 80  # elements that keep the beginnings of 16 arrays in different sets of the cache
 STEPS = 256  # channels that are added up in registers: for accuracy
-LARGEST, SUM, COUNT = 0, 1, 2  # what is noted of an image's numbers: see _note
-
-
-class _Vectors:
-    # A register of neighbors, read and written at an index of a flat array.
-
-    def __init__(self, context: Any, b: Any, signature: Any, args: Any) -> None:
-        self.context, self.b, self.signature, self.args = context, b, signature, args
-        kind = signature.args[0].dtype
-        self.size = kind.bitwidth // 8
-        self.lanes = GROUP // self.size
-        self.vector = ir.VectorType(context.get_data_type(kind), self.lanes)
-
-    def array(self, k: int) -> Any:
-        make = self.context.make_array(self.signature.args[k])
-        return make(self.context, self.b, self.args[k]).data
-
-    def after(self, index: Any, n: int) -> Any:
-        return self.b.add(index, ir.Constant(index.type, n))
-
-    def shuffled(self, pair: list[Any], order: Any) -> Any:
-        order = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*order])
-        return self.b.shuffle_vector(*pair, order)
-
-    def load(self, base: Any, index: Any) -> Any:
-        b = self.b
-        found = b.load(b.bitcast(b.gep(base, [index]), self.vector.as_pointer()))
-        found.align = self.size
-        return found
-
-    def store(self, value: Any, base: Any, index: Any) -> None:
-        b = self.b
-        place = b.bitcast(b.gep(base, [index]), self.vector.as_pointer())
-        b.store(value, place).align = self.size
-
-
-@spelled
-def _transform_pixels(
-    typing: Any, target: Any, at: Any, step: Any, lines: Any, here: Any, pitch: Any
-) -> Any:
-    """Transform a register of tiles: number ``k`` of each goes to ``target[at + k * step]``.
-
-    The first tile's first pixel is ``lines[here]``, and four lines of pixels are ``pitch`` apart.
-    """
-    return types.void(target, at, step, lines, here, pitch), _write_transform_pixels
-
-
-def _write_transform_pixels(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    words = _Vectors(context, b, signature, args)
-    target, lines = words.array(0), words.array(3)
-    at, step, here, pitch = (args[k] for k in (1, 2, 4, 5))
-    lanes = words.lanes
-
-    def every_other(first: int) -> list[Any]:
-        # Pixels 0, 2, 4 ... from `first` on, and 1, 3, 5 ...
-        pair = [words.load(lines, words.after(here, first + k * lanes)) for k in range(2)]
-        return [words.shuffled(pair, range(k, 2 * lanes, 2)) for k in range(2)]
-
-    def differences(d: list[Any]) -> list[Any]:
-        return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
-
-    rows = []
-    for _ in range(4):
-        rows.append(differences([*every_other(0), *every_other(2)]))
-        here = b.add(here, pitch)
-    columns = [differences([row[k] for row in rows]) for k in range(4)]
-    for r in range(4):
-        for column in columns:
-            words.store(column[r], target, at)
-            at = b.add(at, step)
-    return context.get_dummy_value()
-
-
-@spelled
-def _transform_sums(
-    typing: Any,
-    target: Any,
-    at: Any,
-    below: Any,
-    sums: Any,
-    first: Any,
-    step: Any,
-    bias: Any,
-    checks: Any,
-    check: Any,
-    live: Any,
-) -> Any:
-    """Transform a register of tiles back: two lines of results, each of two registers.
-
-    They go to ``target[at]`` and ``target[below]``. Number ``k`` is at ``sums[first + k * step]``.
-    Zeros are added to the register ``checks[check]``; NaN, if a result of the first ``live`` tiles
-    is not finite.
-    """
-    signature = types.void(target, at, below, sums, first, step, bias, checks, check, live)
-    return signature, _write_transform_sums
-
-
-def _write_transform_sums(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    words = _Vectors(context, b, signature, args)
-    target, sums, checks = words.array(0), words.array(3), words.array(7)
-    at, below, first, step, check, live = (args[k] for k in (1, 2, 4, 5, 8, 9))
-    lanes = words.lanes
-    undefined = ir.Constant(words.vector, ir.Undefined)
-    bias = b.insert_element(undefined, args[6], ir.Constant(ir.IntType(32), 0))
-    bias = words.shuffled([bias, undefined], [0] * lanes)
-
-    def totals(m: list[Any]) -> list[Any]:
-        return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
-
-    rows = []
-    for _ in range(4):
-        found = []
-        for _ in range(4):
-            found.append(words.load(sums, first))
-            first = b.add(first, step)
-        rows.append(totals(found))
-    columns = [totals([row[k] for row in rows]) for k in range(2)]
-    halves = [
-        [k // 2 + lanes * (k % 2) for k in range(part * lanes, (part + 1) * lanes)]
-        for part in range(2)
-    ]
-    number = ir.VectorType(at.type, lanes)
-    every = b.insert_element(ir.Constant(number, ir.Undefined), live, ir.Constant(at.type, 0))
-    lowest = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-    every = b.shuffle_vector(every, ir.Constant(number, ir.Undefined), lowest)
-    wanted = b.icmp_signed("<", ir.Constant(number, [*range(lanes)]), every)
-    zero = ir.Constant(words.vector, [0.0] * lanes)
-    checked = words.load(checks, check)
-    for place, line in ((at, 0), (below, 1)):
-        pair = [b.fadd(column[line], bias) for column in columns]
-        for found in pair:
-            checked = b.fadd(checked, b.select(wanted, b.fsub(found, found), zero))
-        for part, order in enumerate(halves):
-            words.store(words.shuffled(pair, order), target, words.after(place, part * lanes))
-    words.store(checked, checks, check)
-    return context.get_dummy_value()
-
-
-@spelled
-def _transform_window(typing: Any, room: Any, at: Any, step: Any, g: Any) -> Any:
-    """Transform ROWS windows side by side: number ``k`` of each goes to ``room[at + k * step]``."""
-    return types.void(room, at, step, g), _write_transform_window
-
-
-def _write_transform_window(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    words = _Vectors(context, b, signature, args)
-    words.vector = ir.VectorType(words.vector.element, ROWS)
-    room, g = words.array(0), words.array(3)
-    at, step = args[1], args[2]
-    half = ir.Constant(words.vector, [0.5] * ROWS)
-
-    def sides(d: list[Any]) -> list[Any]:
-        outer, inner = b.fmul(b.fadd(d[0], d[2]), half), b.fmul(d[1], half)
-        return [d[0], b.fadd(outer, inner), b.fsub(outer, inner), d[2]]
-
-    index = ir.Constant(at.type, 0)
-    found = [words.load(g, words.after(index, k * ROWS)) for k in range(9)]
-    rows = [sides(found[3 * y : 3 * y + 3]) for y in range(3)]
-    columns = [sides([row[k] for row in rows]) for k in range(4)]
-    for r in range(4):
-        for column in columns:
-            words.store(column[r], room, at)
-            at = b.add(at, step)
-    return context.get_dummy_value()
+LARGEST, SUM, COUNT = 0, 1, 2  # what is noted of an image's numbers: see note
 
 
 @compiled
@@ -226,11 +57,11 @@ def transform_windows(
             for r in range(some):
                 for k in range(9):
                     g[k * ROWS + r] = flat[at + r * of_row + (8 - k if back else k)]
-            _transform_window(room, np.int64((p * steps + c) * ROWS), to, g)
+            transform_window(room, np.int64((p * steps + c) * ROWS), to, g)
 
 
 @compiled
-def _note(noted: Any, bits: Any) -> None:
+def note(noted: Any, bits: Any) -> None:
     """Note the largest exponent of numbers, the sum of those that are not 0, and their count.
 
     The numbers are given as integers of 32 bits.
@@ -275,7 +106,7 @@ def _lay_lines(
         else:
             line = np.int64((plane * height + y + k) * width + skip)
             copy(room, here, one, x, line, one, some)
-            _note(noted, bits[line : line + some])
+            note(noted, bits[line : line + some])
 
 
 @compiled
@@ -365,7 +196,7 @@ def winograd(
                     at = c * tiles + (i + k - begin) * wide
                     here = np.int64(2 * k * pitch)
                     for j in range(0, wide, lanes):
-                        _transform_pixels(transformed, at + j, step, lines, here + 2 * j, pitch)
+                        transform_pixels(transformed, at + j, step, lines, here + 2 * j, pitch)
                 i += some
         used = ((end - begin) * wide + together - 1) // together * together
         for k in range(NUMBERS):
@@ -398,7 +229,7 @@ def winograd(
                 first = r * tiles + (i - begin) * wide
                 check = (n - earliest) * lanes
                 for j in range(0, wide, lanes):
-                    _transform_sums(
+                    transform_sums(
                         made,
                         0,
                         2 * lanes,

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..compiler.processor import register_bytes
 from .jit import compiled, deferred, spelled
 
@@ -319,3 +321,14 @@ def accumulate(
             k = at + row * pitch
             places = k, k + group, k + 2 * group
             _products(sums, places, pitch, scalars, begin + row, x, starts, turns, step, offsets)
+
+
+@compiled
+def accumulate_two(
+    sums: Any, at: Any, pitch: Any, scalars: Any, first: Any, x: Any, a: Any, b: Any, offsets: Any
+) -> None:
+    """Add products as :func:`accumulate` does, to two groups, and step once through ``offsets``."""
+    group, one = GROUP // x.itemsize, np.int64(1)
+    for row in range(0, ROWS, _AT_ONCE):
+        k = at + row * pitch
+        _products(sums, (k, k + group), pitch, scalars, first + row, x, (a, b), one, one, offsets)

@@ -1,0 +1,290 @@
+"""Winograd's transformations of tiles, in registers, in LLVM's words.
+
+A tile is 2 x 2 results of windows of 3 x 3, which meet 4 x 4 pixels. The result is the transform of
+products: ``A (G g G' * B d B') A'`` for a window ``g`` and pixels ``d``. Gradients are the adjoints
+of that: of the window, ``G' (A' y A * B d B') G`` for a tile of the result's gradient, ``y``.
+
+Source:
+    A. Lavin, S. Gray: Fast Algorithms for Convolutional Neural Networks, 2015; F(2 x 2, 3 x 3).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..support.jit import deferred, spelled
+from ..support.microkernel import GROUP, ROWS
+
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
+
+NUMBERS = 16  # of a transformed tile
+APART = 80  # elements that keep the beginnings of 16 arrays in different sets of the cache
+
+
+class Vectors:
+    """LLVM's words for registers of neighbors in flat arrays.
+
+    Args:
+        context: Numba's, as the others.
+        b: Writes the words.
+        signature: Of the kernel that is written; its first argument is an array.
+        args: Its arguments.
+        lanes: Neighbors; as many as a register holds, if it is 0.
+
+    Attributes:
+        lanes: Neighbors.
+        vector: The type of a register.
+    """
+
+    def __init__(self, context: Any, b: Any, signature: Any, args: Any, lanes: int = 0) -> None:
+        self.context, self.b, self.signature, self.args = context, b, signature, args
+        kind = signature.args[0].dtype
+        self.size = kind.bitwidth // 8
+        self.lanes = lanes or GROUP // self.size
+        self.vector = ir.VectorType(context.get_data_type(kind), self.lanes)
+
+    def array(self, k: int) -> Any:
+        """Return where the elements of the kernel's argument ``k`` begin."""
+        make = self.context.make_array(self.signature.args[k])
+        return make(self.context, self.b, self.args[k]).data
+
+    def constant(self, number: float) -> Any:
+        """Return a register that has a number in each lane."""
+        return ir.Constant(self.vector, [number] * self.lanes)
+
+    def after(self, index: Any, n: int) -> Any:
+        """Return the index ``n`` further on."""
+        return self.b.add(index, ir.Constant(index.type, n))
+
+    def shuffled(self, pair: list[Any], order: Any) -> Any:
+        """Return the lanes of two registers that are named by number."""
+        order = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*order])
+        return self.b.shuffle_vector(*pair, order)
+
+    def load(self, base: Any, index: Any) -> Any:
+        """Return the neighbors at an index of an array."""
+        b = self.b
+        found = b.load(b.bitcast(b.gep(base, [index]), self.vector.as_pointer()))
+        found.align = self.size
+        return found
+
+    def store(self, value: Any, base: Any, index: Any) -> None:
+        """Write neighbors at an index of an array."""
+        b = self.b
+        place = b.bitcast(b.gep(base, [index]), self.vector.as_pointer())
+        b.store(value, place).align = self.size
+
+    def store_all(self, rows: list[list[Any]], base: Any, index: Any, step: Any) -> None:
+        """Write rows of registers, each ``step`` after the one before."""
+        for value in [v for row in rows for v in row]:
+            self.store(value, base, index)
+            index = self.b.add(index, step)
+
+
+def square(
+    words: Vectors, base: Any, index: Any, size: int, pitch: Any, line: Any
+) -> list[list[Any]]:
+    """Read registers: ``pitch`` apart in each line, and lines ``line`` apart."""
+    found: list[list[Any]] = []
+    for _ in range(size):
+        here, row = index, []
+        for _ in range(size):
+            row.append(words.load(base, here))
+            here = words.b.add(here, pitch)
+        found.append(row)
+        index = words.b.add(index, line)
+    return found
+
+
+def both_ways(transform: Any, numbers: list[list[Any]]) -> list[list[Any]]:
+    """Transform each row of a matrix, and then each column."""
+    rows = [transform(row) for row in numbers]
+    columns = [transform([row[k] for row in rows]) for k in range(len(rows[0]))]
+    return [[column[k] for column in columns] for k in range(len(columns[0]))]
+
+
+def transformed_pixels(b: Any, pixels: list[list[Any]]) -> list[list[Any]]:
+    """Transform 4 x 4 pixels."""
+
+    def differences(d: list[Any]) -> list[Any]:
+        return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
+
+    return both_ways(differences, pixels)
+
+
+@spelled
+def transform_pixels(
+    typing: Any, target: Any, at: Any, step: Any, lines: Any, here: Any, pitch: Any
+) -> Any:
+    """Transform a register of tiles: number ``k`` of each goes to ``target[at + k * step]``.
+
+    The first tile's first pixel is ``lines[here]``, and four lines of pixels are ``pitch`` apart.
+    """
+    return types.void(target, at, step, lines, here, pitch), _write_pixels
+
+
+def _write_pixels(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    words = Vectors(context, b, signature, args)
+    target, lines = words.array(0), words.array(3)
+    at, step, here, pitch = (args[k] for k in (1, 2, 4, 5))
+    lanes = words.lanes
+
+    def every_other(first: int) -> list[Any]:
+        # Pixels 0, 2, 4 ... from `first` on, and 1, 3, 5 ...
+        pair = [words.load(lines, words.after(here, first + k * lanes)) for k in range(2)]
+        return [words.shuffled(pair, range(k, 2 * lanes, 2)) for k in range(2)]
+
+    pixels = []
+    for _ in range(4):
+        pixels.append([*every_other(0), *every_other(2)])
+        here = b.add(here, pitch)
+    words.store_all(transformed_pixels(b, pixels), target, at, step)
+    return context.get_dummy_value()
+
+
+@spelled
+def transform_sums(
+    typing: Any,
+    target: Any,
+    at: Any,
+    below: Any,
+    sums: Any,
+    first: Any,
+    step: Any,
+    bias: Any,
+    checks: Any,
+    check: Any,
+    live: Any,
+) -> Any:
+    """Transform a register of tiles back: two lines of results, each of two registers.
+
+    They go to ``target[at]`` and ``target[below]``. Number ``k`` is at ``sums[first + k * step]``.
+    Zeros are added to the register ``checks[check]``; NaN, if a result of the first ``live`` tiles
+    is not finite.
+    """
+    signature = types.void(target, at, below, sums, first, step, bias, checks, check, live)
+    return signature, _write_sums
+
+
+def _write_sums(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    words = Vectors(context, b, signature, args)
+    target, sums, checks = words.array(0), words.array(3), words.array(7)
+    at, below, first, step, check, live = (args[k] for k in (1, 2, 4, 5, 8, 9))
+    lanes = words.lanes
+    undefined = ir.Constant(words.vector, ir.Undefined)
+    bias = b.insert_element(undefined, args[6], ir.Constant(ir.IntType(32), 0))
+    bias = words.shuffled([bias, undefined], [0] * lanes)
+
+    def totals(m: list[Any]) -> list[Any]:
+        return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
+
+    line = b.mul(step, ir.Constant(step.type, 4))
+    numbers = square(words, sums, first, 4, step, line)
+    results = both_ways(totals, numbers)
+    halves = [
+        [k // 2 + lanes * (k % 2) for k in range(part * lanes, (part + 1) * lanes)]
+        for part in range(2)
+    ]
+    number = ir.VectorType(at.type, lanes)
+    every = b.insert_element(ir.Constant(number, ir.Undefined), live, ir.Constant(at.type, 0))
+    lowest = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+    every = b.shuffle_vector(every, ir.Constant(number, ir.Undefined), lowest)
+    wanted = b.icmp_signed("<", ir.Constant(number, [*range(lanes)]), every)
+    zero = words.constant(0.0)
+    checked = words.load(checks, check)
+    for place, line in ((at, 0), (below, 1)):
+        pair = [b.fadd(x, bias) for x in results[line]]
+        for found in pair:
+            checked = b.fadd(checked, b.select(wanted, b.fsub(found, found), zero))
+        for part, order in enumerate(halves):
+            words.store(words.shuffled(pair, order), target, words.after(place, part * lanes))
+    words.store(checked, checks, check)
+    return context.get_dummy_value()
+
+
+@spelled
+def transform_window(typing: Any, room: Any, at: Any, step: Any, g: Any) -> Any:
+    """Transform ROWS windows side by side: number ``k`` of each goes to ``room[at + k * step]``."""
+    return types.void(room, at, step, g), _write_window
+
+
+def _write_window(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    words = Vectors(context, b, signature, args, ROWS)
+    room, g = words.array(0), words.array(3)
+    at, half = args[1], words.constant(0.5)
+
+    def sides(d: list[Any]) -> list[Any]:
+        outer, inner = b.fmul(b.fadd(d[0], d[2]), half), b.fmul(d[1], half)
+        return [d[0], b.fadd(outer, inner), b.fsub(outer, inner), d[2]]
+
+    start = ir.Constant(at.type, 0)
+    found = [words.load(g, words.after(start, k * ROWS)) for k in range(9)]
+    windows = [found[3 * y : 3 * y + 3] for y in range(3)]
+    words.store_all(both_ways(sides, windows), room, at, args[2])
+    return context.get_dummy_value()
+
+
+@spelled
+def transform_tile(
+    typing: Any, target: Any, at: Any, step: Any, pixels: Any, here: Any, pitch: Any, line: Any
+) -> Any:
+    """Transform a tile of a register of channels: number ``k`` goes to ``target[at + k * step]``.
+
+    The first pixel is ``pixels[here]``; columns are ``pitch`` apart, and lines ``line``.
+    """
+    return types.void(target, at, step, pixels, here, pitch, line), _write_tile
+
+
+def _write_tile(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    words = Vectors(context, b, signature, args)
+    target, source = words.array(0), words.array(3)
+    at, step, here, pitch, line = (args[k] for k in (1, 2, 4, 5, 6))
+    found = square(words, source, here, 4, pitch, line)
+    words.store_all(transformed_pixels(b, found), target, at, step)
+    return context.get_dummy_value()
+
+
+@spelled
+def transform_gradients(
+    typing: Any, target: Any, at: Any, step: Any, grad: Any, here: Any, pitch: Any, line: Any
+) -> Any:
+    """Transform 2 x 2 gradients of results of ROWS filters, as :func:`transform_tile` does."""
+    return types.void(target, at, step, grad, here, pitch, line), _write_gradients
+
+
+def _write_gradients(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    words = Vectors(context, b, signature, args, ROWS)
+    target, grad = words.array(0), words.array(3)
+    at, step, here, pitch, line = (args[k] for k in (1, 2, 4, 5, 6))
+
+    def spread(d: list[Any]) -> list[Any]:
+        return [d[0], b.fadd(d[0], d[1]), b.fsub(d[0], d[1]), b.fsub(words.constant(-0.0), d[1])]
+
+    found = square(words, grad, here, 2, pitch, line)
+    words.store_all(both_ways(spread, found), target, at, step)
+    return context.get_dummy_value()
+
+
+@spelled
+def transform_totals(typing: Any, target: Any, totals: Any, first: Any, step: Any) -> Any:
+    """Transform totals over tiles to windows of a register of channels.
+
+    Number ``k`` is at ``totals[first + k * step]``. The nine elements go to ``target``.
+    """
+    return types.void(target, totals, first, step), _write_totals
+
+
+def _write_totals(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    words = Vectors(context, b, signature, args)
+    target, totals = words.array(0), words.array(1)
+    first, step, half = args[2], args[3], words.constant(0.5)
+
+    def gathered(m: list[Any]) -> list[Any]:
+        outer, inner = b.fmul(b.fadd(m[1], m[2]), half), b.fmul(b.fsub(m[1], m[2]), half)
+        return [b.fadd(m[0], outer), inner, b.fadd(outer, m[3])]
+
+    line = b.mul(step, ir.Constant(step.type, 4))
+    found = both_ways(gathered, square(words, totals, first, 4, step, line))
+    start = ir.Constant(first.type, 0)
+    words.store_all(found, target, start, ir.Constant(first.type, words.lanes))
+    return context.get_dummy_value()
