@@ -280,14 +280,14 @@ def run_of(library, name):
     return run
 
 
-def serve(pipe, name, threads):
+def serve(pipe, name, threads, build):
     """Run in a process of its own: build a case for each message, time calls when told to."""
     library = importlib.import_module(name)
     library.set_num_threads(threads)
     run = None
     while (message := pipe.recv()) is not None:
         if isinstance(message, str):
-            run = run_of(library, message)
+            run = build(library, message)
             run()  # compiles
             start = time.perf_counter()
             run()
@@ -319,25 +319,24 @@ def measured(pipes, name, rounds):
     return least
 
 
-def main():
-    """Run, print, store."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+def compare(cases, build, args):
+    """Measure cases in a process for each library; return the least seconds of each.
+
+    Args:
+        cases: Their names.
+        build: Takes a library and a name; returns what is timed.
+        args: What :func:`options` has parsed.
+    """
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     names = ["lowtide"] + ["torch"] * (importlib.util.find_spec("torch") is not None)
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     for name in names:
         pipes[name], theirs = context.Pipe()
-        processes.append(
-            context.Process(target=serve, args=(theirs, name, args.threads), daemon=True)
-        )
+        given = (theirs, name, args.threads, build)
+        processes.append(context.Process(target=serve, args=given, daemon=True))
         processes[-1].start()
-    found = {n: measured(pipes, n, args.rounds) for n in sorted(CASES) if args.only in n}
+    found = {n: measured(pipes, n, args.rounds) for n in cases if args.only in n}
     for pipe in pipes.values():
         pipe.send(None)
     for process in processes:
@@ -345,6 +344,21 @@ def main():
     report(found)
     if args.json:
         args.json.write_text(json.dumps({"least_s": found, "threads": args.threads}, indent=1))
+
+
+def options(doc):
+    """Parse the options of the command line."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def main():
+    """Run, print, store."""
+    compare(sorted(CASES), run_of, options(__doc__))
 
 
 def report(found):

@@ -8,6 +8,7 @@ their first row to their last: so a replay peaks no higher than the call as it i
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -136,7 +137,7 @@ class Replay(Binding):
         named = ", ".join(f"{type(e.owner).__name__}.{e.method.__name__}" for e in live)
         constants = sum(s.nbytes for s in self.constants.values())
         return (
-            f"  {len(self.recorded.rows)} kernel calls{self._on_tapes_in_words()}; small values in "
+            f"  {calls(self.recorded.rows)}{self._on_tapes_in_words()}; small values in "
             f"{self.arena_bytes} bytes, {constants} bytes of constants; at most {self.peak_bytes} "
             "bytes more than before a call; "
             f"called anew: {named or 'nothing'}{reads_of(program)}"
@@ -245,6 +246,11 @@ class Replay(Binding):
                 t._extra = {"inference": True}
 
         return self._returned(join)
+
+
+def calls(rows: Sequence[Any]) -> str:
+    """Return how many kernel calls there are, in words."""
+    return f"{len(rows)} kernel call{'' if len(rows) == 1 else 's'}"
 
 
 def reads_of(program: StepProgram) -> str:

@@ -43,7 +43,7 @@ from .program import (
     Value,
     values_of,
 )
-from .replay import reads_of
+from .replay import calls, reads_of
 from .replayed_backward import ForwardPass, ReplayedBackward
 from .value_reads import Reads, ValueChanged
 
@@ -428,7 +428,7 @@ class SplitReplay(Binding):
         forward = [e for e in self.recorded.entries[:at] if isinstance(e, Row)]
         kept = sum(self._own[n].nbytes for n in self._kept) + self._blocks[1].nbytes
         return (
-            f"  {len(forward)} kernel calls forward, {len(rows) - len(forward)} backward"
+            f"  {calls(forward)} forward, {len(rows) - len(forward)} backward"
             f"{self._on_tapes_in_words()}; "
             f"{kept} bytes kept for backward{reads_of(self.program)}"
         )
