@@ -79,7 +79,7 @@ class Winograd(Route):
         # Lines of tiles. What counts most is how many of the registers their tiles fill.
         tile = _NUMBERS * (self.steps + self.panels * _ROWS) * self.sizes.itemsize
         together = _TOGETHER * self.lanes
-        fit = max(1, 3 * BLOCK // 2 // (tile * self.wide))
+        fit = max(3 * BLOCK // 2 // (tile * self.wide), ceil_div(together, self.wide))
         most = min(fit, max(1, ceil_div(self.sizes.batch * self.high, self.threads)))
 
         def score(lines: int) -> tuple[float, int]:

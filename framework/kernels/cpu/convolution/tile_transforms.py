@@ -10,6 +10,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..support.jit import deferred, spelled
@@ -83,27 +84,29 @@ class Vectors:
 
 def square(
     words: Vectors, base: Any, index: Any, size: int, pitch: Any, line: Any
-) -> list[list[Any]]:
-    """Read registers: ``pitch`` apart in each line, and lines ``line`` apart."""
-    found: list[list[Any]] = []
+) -> Iterator[list[Any]]:
+    """Read rows of registers, one after the other: ``pitch`` apart, and rows ``line`` apart."""
     for _ in range(size):
         here, row = index, []
         for _ in range(size):
             row.append(words.load(base, here))
             here = words.b.add(here, pitch)
-        found.append(row)
+        yield row
         index = words.b.add(index, line)
-    return found
 
 
-def both_ways(transform: Any, numbers: list[list[Any]]) -> list[list[Any]]:
-    """Transform each row of a matrix, and then each column."""
+def both_ways(transform: Any, numbers: Iterable[list[Any]]) -> list[list[Any]]:
+    """Transform each row of a matrix, and then each column.
+
+    A row is transformed when it has been read: reading all of them first takes more registers, and
+    a convolution a tenth more time.
+    """
     rows = [transform(row) for row in numbers]
     columns = [transform([row[k] for row in rows]) for k in range(len(rows[0]))]
     return [[column[k] for column in columns] for k in range(len(columns[0]))]
 
 
-def transformed_pixels(b: Any, pixels: list[list[Any]]) -> list[list[Any]]:
+def transformed_pixels(b: Any, pixels: Iterable[list[Any]]) -> list[list[Any]]:
     """Transform 4 x 4 pixels."""
 
     def differences(d: list[Any]) -> list[Any]:
@@ -129,16 +132,17 @@ def _write_pixels(context: Any, b: Any, signature: Any, args: Any) -> Any:
     at, step, here, pitch = (args[k] for k in (1, 2, 4, 5))
     lanes = words.lanes
 
-    def every_other(first: int) -> list[Any]:
+    def every_other(here: Any, first: int) -> list[Any]:
         # Pixels 0, 2, 4 ... from `first` on, and 1, 3, 5 ...
         pair = [words.load(lines, words.after(here, first + k * lanes)) for k in range(2)]
         return [words.shuffled(pair, range(k, 2 * lanes, 2)) for k in range(2)]
 
-    pixels = []
-    for _ in range(4):
-        pixels.append([*every_other(0), *every_other(2)])
-        here = b.add(here, pitch)
-    words.store_all(transformed_pixels(b, pixels), target, at, step)
+    def rows(here: Any) -> Iterator[list[Any]]:
+        for _ in range(4):
+            yield [*every_other(here, 0), *every_other(here, 2)]
+            here = b.add(here, pitch)
+
+    words.store_all(transformed_pixels(b, rows(here)), target, at, step)
     return context.get_dummy_value()
 
 
