@@ -72,22 +72,27 @@ class Winograd(Route):
         parts = ceil_div(panels, max(1, WINDOWS // each))
         self.panels = ceil_div(panels, parts)  # at a time
         self.lanes = processor.register_bytes() // sizes.itemsize
-        self.block = self._block()
+        self.block, self.parts = self._divide()
         self.direct = Direct(sizes._replace(input=(1, *sizes.input[1:])))  # of one image
 
-    def _block(self) -> int:
-        # Lines of tiles. What counts most is how many of the registers their tiles fill.
+    def _divide(self) -> tuple[int, int]:
+        # Lines of tiles of a block, and parts of the rows that units of work are: what takes least,
+        # counted in rows of a tile. Pixels take about as much as four rows to transform.
         tile = _NUMBERS * (self.steps + self.panels * _ROWS) * self.sizes.itemsize
         together = _TOGETHER * self.lanes
-        fit = max(3 * BLOCK // 2 // (tile * self.wide), ceil_div(together, self.wide))
-        most = min(fit, max(1, ceil_div(self.sizes.batch * self.high, self.threads)))
+        total = self.sizes.batch * self.high
+        most = max(3 * BLOCK // 2 // (tile * self.wide), ceil_div(together, self.wide))
+        parts = [p for p in (1, 2, 4, 8, 16, 32) if p == 1 or p <= min(self.threads, self.panels)]
 
-        def score(lines: int) -> tuple[float, int]:
+        def cost(lines: int, parts: int) -> float:
             tiles = lines * self.wide
-            filled = tiles / (ceil_div(tiles, together) * together)
-            return filled * (1 if tiles * tile <= BLOCK else 0.97), lines
+            filled = ceil_div(tiles, together) * together
+            rounds = ceil_div(ceil_div(total, lines) * parts, self.threads)
+            each = filled * ceil_div(self.panels, parts) * _ROWS + 4 * tiles
+            return rounds * each * (1 if tiles * tile <= BLOCK else 1.03)
 
-        return max(range(1, most + 1), key=score)
+        pairs = [(n, p) for n in range(1, min(most, total) + 1) for p in parts]
+        return min(pairs, key=lambda pair: (cost(*pair), -pair[0]))
 
     def room(self) -> int:
         """Elements that a thread needs."""
@@ -124,8 +129,8 @@ class Winograd(Route):
                 loops.transform_windows, work, panels, some, weight, self.back, first, count
             )
             arrays = (out, source, bits, some, given, rooms, taken, marked)
-            options = (ABOVE, self.padding, self.block, (first, count))
-            parallel_range(loops.winograd, work, blocks, *arrays, *options)
+            options = (ABOVE, self.padding, self.block, (first, count), self.parts)
+            parallel_range(loops.winograd, work, blocks * self.parts, *arrays, *options)
         for n in marked.nonzero()[0]:
             self.direct.run(xp, scratch, x[n : n + 1], weight, y[n : n + 1], bias)
 

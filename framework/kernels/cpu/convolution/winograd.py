@@ -123,10 +123,11 @@ def winograd(
     padding: Any,
     block: int,
     rows: Any,
+    parts: int,
     start: int,
     stop: int,
 ) -> None:
-    """Fill the blocks ``start:stop`` of a convolution's result, or of some rows of it.
+    """Fill the units ``start:stop`` of a convolution's result, or of some rows of it.
 
     Args:
         out: (images, rows, height, width).
@@ -141,7 +142,8 @@ def winograd(
         padding: Before the first line and column.
         block: Lines of tiles of a block, counted over all images.
         rows: The first, and how many.
-        start: The first block.
+        parts: Of these, of which a unit has one.
+        start: Unit ``block * parts + part``.
         stop: Behind the last.
     """
     number = enter(taken)
@@ -169,7 +171,9 @@ def winograd(
         offsets[c] = c * tiles
     one, zero = np.int64(1), out.dtype.type(0)
     for unit in range(start, stop):
-        begin, end = unit * block, min((unit + 1) * block, images * high)
+        k, part = unit // parts, unit % parts
+        begin, end = k * block, min((k + 1) * block, images * high)
+        low, behind = panels * part // parts, panels * (part + 1) // parts
         earliest = begin // high
         noted[:] = 0
         checks[: held * lanes] = 0
@@ -201,10 +205,10 @@ def winograd(
         used = ((end - begin) * wide + together - 1) // together * together
         for k in range(NUMBERS):
             here = k * apart
-            for r in range(panels * ROWS):
+            for r in range(low * ROWS, behind * ROWS):
                 sums[here + r * tiles : here + r * tiles + used] = 0
             for t in range(0, used, together):
-                for p in range(panels):
+                for p in range(low, behind):
                     for c in range(0, steps, STEPS):
                         a = k * step + t
                         accumulate(
@@ -221,7 +225,7 @@ def winograd(
                             one,
                             offsets[c : c + STEPS],
                         )
-        for r in range(count):
+        for r in range(low * ROWS, min(behind * ROWS, count)):
             given = bias[first_row + r] if bias.size else zero
             for i in range(begin, end):
                 n, y = i // high, 2 * (i % high)
