@@ -88,8 +88,9 @@ class Winograd(Route):
             tiles = lines * self.wide
             filled = ceil_div(tiles, together) * together
             rounds = ceil_div(ceil_div(total, lines) * parts, self.threads)
-            each = filled * ceil_div(self.panels, parts) * _ROWS + 4 * tiles
-            return rounds * each * (1 if tiles * tile <= BLOCK else 1.03)
+            sums = rounds * filled * ceil_div(self.panels, parts) * _ROWS
+            pixels = 4 * total * self.wide * parts / self.threads
+            return (sums + pixels) * (1 if tiles * tile <= BLOCK else 1.03)
 
         pairs = [(n, p) for n in range(1, min(most, total) + 1) for p in parts]
         return min(pairs, key=lambda pair: (cost(*pair), -pair[0]))

@@ -161,50 +161,57 @@ def winograd(
     transformed, sums = room, room[NUMBERS * step :]
     lines = sums[NUMBERS * apart + lanes :]
     pitch = 2 * (wide + 1 + lanes)
-    made = lines[(2 * min(high, block) + 2) * pitch :]
+    size = (2 * min(high, block) + 2) * pitch
+    made = lines[size:]
     checks = made[4 * lanes :]
     held = block // high + 2  # images of a block, at most
     noted = np.empty((held, 3), np.int64)
-    room[:] = 0  # also what no tile fills: it is added up with the rest
+    lines[:size] = 0  # what no pixel fills
     offsets = np.empty(steps, np.int64)
     for c in range(steps):
         offsets[c] = c * tiles
     one, zero = np.int64(1), out.dtype.type(0)
+    laid = -1  # the block whose pixels are transformed
     for unit in range(start, stop):
-        k, part = unit // parts, unit % parts
-        begin, end = k * block, min((k + 1) * block, images * high)
+        this, part = unit // parts, unit % parts
+        begin, end = this * block, min((this + 1) * block, images * high)
         low, behind = panels * part // parts, panels * (part + 1) // parts
         earliest = begin // high
-        noted[:] = 0
         checks[: held * lanes] = 0
-        for c in range(steps):
-            i = begin
-            while i < end:  # the lines of an image
-                n, first = i // high, i % high
-                some = min(high - first, end - i)
-                y = 2 * first - padding[0]
-                plane = n * steps + c
-                _lay_lines(
-                    lines,
-                    noted[n - earliest],
-                    pixels,
-                    bits,
-                    plane,
-                    y,
-                    2 * some + 2,
-                    source.shape[2:],
-                    padding[1],
-                    pitch,
-                )
-                for k in range(some):
-                    at = c * tiles + (i + k - begin) * wide
-                    here = np.int64(2 * k * pitch)
-                    for j in range(0, wide, lanes):
-                        transform_pixels(transformed, at + j, step, lines, here + 2 * j, pitch)
-                i += some
-        used = ((end - begin) * wide + together - 1) // together * together
+        if this != laid:
+            noted[:] = 0
+            for c in range(steps):
+                i = begin
+                while i < end:  # the lines of an image
+                    n, first = i // high, i % high
+                    some = min(high - first, end - i)
+                    y = 2 * first - padding[0]
+                    plane = n * steps + c
+                    _lay_lines(
+                        lines,
+                        noted[n - earliest],
+                        pixels,
+                        bits,
+                        plane,
+                        y,
+                        2 * some + 2,
+                        source.shape[2:],
+                        padding[1],
+                        pitch,
+                    )
+                    for k in range(some):
+                        at = c * tiles + (i + k - begin) * wide
+                        here = np.int64(2 * k * pitch)
+                        for j in range(0, wide, lanes):
+                            transform_pixels(transformed, at + j, step, lines, here + 2 * j, pitch)
+                    i += some
+            laid = this
+        live = (end - begin) * wide
+        used = (live + together - 1) // together * together
         for k in range(NUMBERS):
             here = k * apart
+            for c in range(steps if used > live else 0):  # denormal numbers would be slow
+                transformed[k * step + c * tiles + live : k * step + c * tiles + used] = 0
             for r in range(low * ROWS, behind * ROWS):
                 sums[here + r * tiles : here + r * tiles + used] = 0
             for t in range(0, used, together):

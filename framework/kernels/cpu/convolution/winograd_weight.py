@@ -197,7 +197,8 @@ def winograd_weight(
         others = transformed[NUMBERS * step :]
         lines = others[NUMBERS * along :]
         results = lines[(2 * min(high, block) + 2) * pixels * pitch :]
-        room[:] = 0  # also what no pixel fills
+        totals[: NUMBERS * apart] = 0
+        lines[:] = 0  # what no pixel fills, and in `results` no gradient
         for k in range(blocks * part // parts, blocks * (part + 1) // parts):
             begin, end = k * block, min((k + 1) * block, images * high)
             noted[:] = 0
