@@ -179,6 +179,24 @@ def test_windows_that_are_not_finite_or_overflow_are_met_directly(number: float)
     assert found.tobytes() == directly.tobytes()
 
 
+@pytest.mark.parametrize("side", ROUTES)
+def test_sums_that_overflow_only_on_the_way_are_computed_directly(side: str) -> None:
+    for seed in range(4):  # images of several pixels
+        case = Case(seed, side)
+        large, small = {
+            OUT: (case.x, case.weight),
+            INPUT: (case.y, case.weight),
+            WEIGHT: (case.x, case.y),
+        }[side]
+        large[...] = np.where(large < 0, -3e38, 3e38)  # of which two give an infinity
+        small[...] *= 1e-30
+        route, direct = ROUTES[side]
+        with np.errstate(all="ignore"):
+            found, directly = case.found(route), case.found(direct)
+        assert np.isfinite(directly).all()
+        assert found.tobytes() == directly.tobytes()
+
+
 def test_sparse_images_are_not_computed_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(2, OUT)
     case.x[...] = np.where(np.random.default_rng(0).random(case.x.shape) < 0.02, case.x, 0)

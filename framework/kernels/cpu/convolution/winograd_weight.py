@@ -224,8 +224,6 @@ def winograd_weight(
                 for p in range(panels):
                     row = first_row + p * ROWS
                     live = min(ROWS, first_row + count - row)
-                    if live < ROWS:
-                        results[: 2 * some * columns * ROWS] = 0
                     _lay_side_by_side(
                         results,
                         seen[1],
