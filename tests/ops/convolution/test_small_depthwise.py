@@ -14,7 +14,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.kernels.cpu.convolution import depthwise_small
-from lowtide.framework.kernels.cpu.support import group
+from lowtide.framework.kernels.cpu.support import vectors
 from lowtide.framework.kernels.cpu.support.jit import compiled
 from lowtide.framework.kernels.cpu.support.rooms import enter, leave
 from lowtide.framework.ops.convolution import depthwise
@@ -154,7 +154,7 @@ def test_which_planes_take_the_route() -> None:
     assert chosen(16, 1) is chosen(28, 1) is chosen(8, 1, channels=4) is Sliding
     assert chosen(8, 1, dtype=np.float64) is Sliding
     assert depthwise._PAGE == depthwise_small.PAGE
-    assert depthwise._GROUP == group.GROUP
+    assert depthwise._GROUP == vectors.GROUP
 
 
 @pytest.mark.parametrize("threads", [1, 2])

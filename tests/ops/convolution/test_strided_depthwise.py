@@ -19,7 +19,7 @@ from lowtide.framework.kernels.cpu.convolution.depthwise_strided import (
     slide_strided_back,
     slide_strided_weight,
 )
-from lowtide.framework.kernels.cpu.support import group
+from lowtide.framework.kernels.cpu.support import vectors
 from lowtide.framework.ops.convolution import depthwise
 from lowtide.framework.ops.convolution.depthwise import SlidingStrided
 from lowtide.framework.ops.convolution.sizes import INPUT, OUT, WEIGHT, Sizes
@@ -142,7 +142,7 @@ def test_drawn_sizes(part: int, dtype: Any) -> None:
 
 
 def test_the_route_leaves_as_much_room_as_the_loops_use() -> None:
-    assert depthwise._GROUP == group.GROUP
+    assert depthwise._GROUP == vectors.GROUP
     assert depthwise._LINES >= depthwise_stride1.LINES
     assert depthwise._TAPS >= depthwise_stride1.TAPS
 

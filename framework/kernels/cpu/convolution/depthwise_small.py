@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..support.group import GROUP
 from ..support.jit import FUSED, compiled, inlined
 from ..support.microkernel import ROWS, copy, transpose
 from ..support.rooms import enter, leave
+from ..support.vectors import GROUP
 from .depthwise import reach
 from .pixel_loops import add_scaled, sum_products
 
@@ -89,6 +89,41 @@ def _met(ends: Any, taps: int, n: int, out: int, steps: Any) -> None:
         ends[t, 0], ends[t, 1] = reach(t * steps[2] - steps[1], n, out, steps[0])
 
 
+@compiled
+def _add_windows(
+    made: Any, given: Any, windows: Any, met: Any, widths: Any, steps: Any, back: bool
+) -> None:
+    """Add a group of planes, times each element of its windows, to the planes that these meet.
+
+    Args:
+        made: The planes that are added to: of the result, or with ``back`` of the input.
+        given: The other ones.
+        windows: Groups, an element after the other.
+        met: For lines and columns, which positions of the result an element meets, from and to.
+        widths: Of the result, and of the input.
+        steps: Strides, paddings and dilations.
+        back: Whether the result's gradient is handed back to the input.
+    """
+    (rows, columns), (wide, width), (stride, padding, dilation) = met, widths, steps
+    lanes = GROUP // made.itemsize
+    of_result = wide * lanes, lanes
+    of_input = stride[0] * width * lanes, stride[1] * lanes
+    for b in range(len(rows)):
+        for e in range(len(columns)):
+            q, s = rows[b, 0], columns[e, 0]
+            counts = rows[b, 1] - q, columns[e, 1] - s
+            if counts[0] <= 0 or counts[1] <= 0:
+                continue
+            y = q * stride[0] + b * dilation[0] - padding[0]
+            x = s * stride[1] + e * dilation[1] - padding[1]
+            there, here = (q * wide + s) * lanes, (y * width + x) * lanes
+            at = (b * len(columns) + e) * lanes
+            if back:
+                add_scaled(made, here, of_input, given, there, of_result, windows, at, counts)
+            else:
+                add_scaled(made, there, of_result, given, here, of_input, windows, at, counts)
+
+
 @compiled(fastmath=FUSED)
 def small_planes(
     out: Any,
@@ -131,8 +166,7 @@ def small_planes(
     rows, columns = np.empty((kh, 2), np.int64), np.empty((kw, 2), np.int64)
     _met(rows, kh, height, lines, (stride[0], padding[0], dilation[0]))
     _met(columns, kw, width, wide, (stride[1], padding[1], dilation[1]))
-    steps = wide * lanes, lanes
-    strides = stride[0] * width * lanes, stride[1] * lanes
+    steps = stride, padding, dilation
     group = -1
     for part in range(start, stop):
         n = part % images
@@ -151,24 +185,7 @@ def small_planes(
         for p in range(lines * wide):
             for k in range(lanes):
                 made[p * lanes + k] = added[k]
-        for b in range(kh):
-            for e in range(kw):
-                q, s = rows[b, 0], columns[e, 0]
-                counts = rows[b, 1] - q, columns[e, 1] - s
-                if counts[0] > 0 and counts[1] > 0:
-                    y = q * stride[0] + b * dilation[0] - padding[0]
-                    column = s * stride[1] + e * dilation[1] - padding[1]
-                    add_scaled(
-                        made,
-                        (q * wide + s) * lanes,
-                        steps,
-                        given,
-                        (y * width + column) * lanes,
-                        strides,
-                        windows,
-                        (b * kw + e) * lanes,
-                        counts,
-                    )
+        _add_windows(made, given, windows, (rows, columns), (wide, width), steps, False)
         _apart(flat, made, n * channels + first, some, lines * wide)
     leave(taken, number)
 
@@ -195,15 +212,14 @@ def small_planes_back(
     kh, kw = weight.shape[1], weight.shape[2]
     number = enter(taken)
     room = rooms[number]
-    lanes, filters = GROUP // grad.itemsize, planes // channels
+    lanes, filters, one = GROUP // grad.itemsize, planes // channels, np.int64(1)
     made, given = room, room[_behind(height * width * lanes, lanes) :]
     windows = given[lines * wide * lanes :]
     flat, source, elements = out.reshape(-1), grad.reshape(-1), weight.reshape(-1)
     rows, columns = np.empty((kh, 2), np.int64), np.empty((kw, 2), np.int64)
     _met(rows, kh, height, lines, (stride[0], padding[0], dilation[0]))
     _met(columns, kw, width, wide, (stride[1], padding[1], dilation[1]))
-    steps = stride[0] * width * lanes, stride[1] * lanes
-    strides = wide * lanes, lanes
+    steps = stride, padding, dilation
     group = -1
     for part in range(start, stop):
         n = part % images
@@ -220,34 +236,13 @@ def small_planes_back(
             else:
                 for k in range(some):
                     plane = n * planes + (first + k) * filters + f
-                    _lane(given, k, source, plane, lines * wide)
-            for b in range(kh):
-                for e in range(kw):
-                    q, s = rows[b, 0], columns[e, 0]
-                    counts = rows[b, 1] - q, columns[e, 1] - s
-                    if counts[0] > 0 and counts[1] > 0:
-                        y = q * stride[0] + b * dilation[0] - padding[0]
-                        column = s * stride[1] + e * dilation[1] - padding[1]
-                        add_scaled(
-                            made,
-                            (y * width + column) * lanes,
-                            steps,
-                            given,
-                            (q * wide + s) * lanes,
-                            strides,
-                            windows,
-                            (b * kw + e) * lanes,
-                            counts,
-                        )
+                    at = np.int64(plane * lines * wide)
+                    copy(
+                        given, np.int64(k), np.int64(lanes), source, at, one, np.int64(lines * wide)
+                    )
+            _add_windows(made, given, windows, (rows, columns), (wide, width), steps, True)
         _apart(flat, made, n * channels + first, some, height * width)
     leave(taken, number)
-
-
-@compiled
-def _lane(room: Any, k: int, x: Any, plane: int, size: int) -> None:
-    """Copy one plane of ``x`` to a lane of ``room``."""
-    lanes, one = np.int64(GROUP // x.itemsize), np.int64(1)
-    copy(room, np.int64(k), lanes, x, np.int64(plane * size), one, np.int64(size))
 
 
 @compiled(fastmath=FUSED)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..compiler.processor import register_bytes
-from ..support.group import GROUP, Words
 from ..support.jit import FUSED, compiled, deferred, inlined, spelled
 from ..support.microkernel import copy
+from ..support.vectors import GROUP, Groups
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 
@@ -46,19 +46,17 @@ def _slide(
 
 
 def _write_slide(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    say = Words(context, b, signature, args)
+    say = Groups(context, b, signature, args)
     sums, x, weight = say.array(0), say.array(1), say.array(4)
     here, line, first, column, width = (args[k] for k in (2, 3, 5, 9, 10))
     (high, wide), (down, across), (below, beside) = (
         [b.extract_value(args[k], d) for d in (0, 1)] for k in (6, 7, 8)
     )
     given, fresh = (
-        say.everywhere(args[11], say.vector),
+        say.everywhere(args[11]),
         context.is_true(b, signature.args[12], args[12]),
     )
-    kept = [
-        b.select(fresh, given, say.load(sums, say.constant(r * say.lanes))) for r in range(LINES)
-    ]
+    kept = [b.select(fresh, given, say.load(sums, say.index(r * say.lanes))) for r in range(LINES)]
     before = b.block
     turn, body, turned, after = (
         b.append_basic_block(n) for n in ("turn", "body", "turned", "after")
@@ -74,26 +72,26 @@ def _write_slide(context: Any, b: Any, signature: Any, args: Any) -> Any:
     e, here_now, w_now, column_now = (b.phi(say.integer) for _ in range(4))
     total = [b.phi(say.vector) for _ in kept]
     where = say.inside(column_now, width)
-    scalar = say.everywhere(b.load(b.gep(weight, [w_now])), say.vector)
+    scalar = say.everywhere(b.load(b.gep(weight, [w_now])))
     new, place = [], here_now
     for r in range(LINES):
         new.append(say.add(scalar, say.load(x, place), total[r], where))
         place = b.add(place, line)
-    e_next = b.add(e, say.constant(1))
+    e_next = b.add(e, say.index(1))
     following = [b.add(here_now, across), b.add(w_now, beside), b.add(column_now, across)]
     b.cbranch(b.icmp_signed("<", e_next, wide), body, turned)
 
     b.position_at_end(turned)
-    ends = [b.add(i, say.constant(1)), b.add(at, down), b.add(w, below)]
+    ends = [b.add(i, say.index(1)), b.add(at, down), b.add(w, below)]
     b.cbranch(b.icmp_signed("<", ends[0], high), turn, after)
 
-    starts = [say.constant(0), here, first, *kept]
+    starts = [say.index(0), here, first, *kept]
     for phi, start, end in zip([i, at, w, *outer], starts, [*ends, *new], strict=True):
         phi.add_incoming(start, before)
         phi.add_incoming(end, turned)
     phis, starts = (
         [e, here_now, w_now, column_now, *total],
-        [say.constant(0), at, w, column, *outer],
+        [say.index(0), at, w, column, *outer],
     )
     for phi, start, end in zip(phis, starts, [e_next, *following, *new], strict=True):
         phi.add_incoming(start, turn)
@@ -101,7 +99,7 @@ def _write_slide(context: Any, b: Any, signature: Any, args: Any) -> Any:
 
     b.position_at_end(after)
     for r in range(LINES):
-        say.store(new[r], sums, say.constant(r * say.lanes))
+        say.store(new[r], sums, say.index(r * say.lanes))
     return context.get_dummy_value()
 
 
@@ -131,15 +129,15 @@ def _meet(
 
 
 def _write_meet(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    say = Words(context, b, signature, args)
+    say = Groups(context, b, signature, args)
     sums, grad, x = say.array(0), say.array(1), say.array(3)
     there, here, lines, apart, live, column, width = (args[k] for k in (2, 4, 6, 7, 8, 9, 10))
     one, other = (b.extract_value(args[5], d) for d in (0, 1))
-    wanted, where, shift = say.inside(say.constant(0), live), [], []
+    wanted, where, shift = say.inside(say.index(0), live), [], []
     for e in range(TAPS):
-        shift.append(b.mul(apart, say.constant(e)))
+        shift.append(b.mul(apart, say.index(e)))
         where.append(b.and_(wanted, say.inside(b.add(column, shift[e]), width)))
-    zero = ir.Constant(say.vector, [0.0] * say.lanes)
+    zero = say.filled(0.0)
     before = b.block
     body, after = b.append_basic_block("body"), b.append_basic_block("after")
     b.branch(body)
@@ -152,16 +150,16 @@ def _write_meet(context: Any, b: Any, signature: Any, args: Any) -> Any:
         say.add(line, say.load(x, b.add(at, s)), t, w)
         for s, t, w in zip(shift, total, where, strict=True)
     ]
-    ends = [b.add(q, say.constant(1)), b.add(g, one), b.add(at, other), *new]
+    ends = [b.add(q, say.index(1)), b.add(g, one), b.add(at, other), *new]
     b.cbranch(b.icmp_signed("<", ends[0], lines), body, after)
-    starts = [say.constant(0), there, here, *[zero] * TAPS]
+    starts = [say.index(0), there, here, *[zero] * TAPS]
     for phi, start, end in zip([q, g, at, *total], starts, ends, strict=True):
         phi.add_incoming(start, before)
         phi.add_incoming(end, body)
 
     b.position_at_end(after)
     for e in range(TAPS):
-        say.store(new[e], sums, say.constant(e * say.lanes))
+        say.store(new[e], sums, say.index(e * say.lanes))
     return context.get_dummy_value()
 
 

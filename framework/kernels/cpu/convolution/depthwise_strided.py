@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..support.group import GROUP
 from ..support.jit import FUSED, compiled, inlined
 from ..support.microkernel import copy
+from ..support.vectors import GROUP
 from .depthwise_stride1 import (
     LINES,
     TAPS,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..support.group import Words
 from ..support.jit import deferred, spelled
+from ..support.vectors import Groups
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 
@@ -40,7 +40,7 @@ def add_scaled(
 
 
 def _write_add_scaled(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    words = Words(context, b, signature, args)
+    words = Groups(context, b, signature, args)
     sums, x, weight = words.array(0), words.array(3), words.array(6)
     factor = words.load(weight, args[7])
 
@@ -74,7 +74,7 @@ def sum_products(
 
 
 def _write_sum_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    words = Words(context, b, signature, args)
+    words = Groups(context, b, signature, args)
     sums, grad, x = words.array(0), words.array(1), words.array(4)
 
     def add(at: Any, here: Any, totals: list[Any]) -> list[Any]:
@@ -82,17 +82,17 @@ def _write_sum_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
         found = b.call(words.fused, [words.load(grad, at), words.load(x, here), totals[0]])
         return [*totals[1:], found]
 
-    zero = ir.Constant(words.vector, [0.0] * words.lanes)
+    zero = words.filled(0.0)
     starts = [zero] * _CHAINS
     totals = _write_pixels(words, (args[2], args[5]), (args[3], args[6]), args[7], add, starts)
     while len(totals) > 1:
         totals = [b.fadd(*totals[k : k + 2]) for k in range(0, len(totals), 2)]
-    words.store(totals[0], sums, words.constant(0))
+    words.store(totals[0], sums, words.index(0))
     return context.get_dummy_value()
 
 
 def _write_pixels(
-    words: Words, starts: Any, steps: Any, counts: Any, body: Any, totals: list[Any]
+    words: Groups, starts: Any, steps: Any, counts: Any, body: Any, totals: list[Any]
 ) -> list[Any]:
     # Two loops over lines and columns, with two places that move along and numbers that
     # `body(place, other place, numbers)` returns anew.
@@ -114,10 +114,10 @@ def _write_pixels(
     j, *at = (b.phi(words.integer) for _ in range(3))
     inner = [b.phi(words.vector) for _ in totals]
     found: list[Any] = body(*at, inner)
-    ends = [b.add(j, words.constant(1))]
+    ends = [b.add(j, words.index(1))]
     ends += [b.add(place, move[1]) for place, move in zip(at, moves, strict=True)]
     b.cbranch(b.icmp_signed("<", ends[0], columns), pixel, after_line)
-    nothing = words.constant(0)
+    nothing = words.index(0)
     for phi, start, end in zip(
         [j, *at, *inner], [nothing, *begin, *outer], [*ends, *found], strict=True
     ):
@@ -125,7 +125,7 @@ def _write_pixels(
         phi.add_incoming(end, pixel)
 
     b.position_at_end(after_line)
-    ends = [b.add(i, words.constant(1))]
+    ends = [b.add(i, words.index(1))]
     ends += [b.add(place, move[0]) for place, move in zip(begin, moves, strict=True)]
     b.cbranch(b.icmp_signed("<", ends[0], lines), line, after)
     for phi, start, end in zip(

@@ -14,72 +14,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..support.jit import deferred, spelled
-from ..support.microkernel import GROUP, ROWS
+from ..support.microkernel import ROWS
+from ..support.vectors import Vectors
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 
 NUMBERS = 16  # of a transformed tile
 APART = 80  # elements that keep the beginnings of 16 arrays in different sets of the cache
-
-
-class Vectors:
-    """LLVM's words for registers of neighbors in flat arrays.
-
-    Args:
-        context: Numba's, as the others.
-        b: Writes the words.
-        signature: Of the kernel that is written; its first argument is an array.
-        args: Its arguments.
-        lanes: Neighbors; as many as a register holds, if it is 0.
-
-    Attributes:
-        lanes: Neighbors.
-        vector: The type of a register.
-    """
-
-    def __init__(self, context: Any, b: Any, signature: Any, args: Any, lanes: int = 0) -> None:
-        self.context, self.b, self.signature, self.args = context, b, signature, args
-        kind = signature.args[0].dtype
-        self.size = kind.bitwidth // 8
-        self.lanes = lanes or GROUP // self.size
-        self.vector = ir.VectorType(context.get_data_type(kind), self.lanes)
-
-    def array(self, k: int) -> Any:
-        """Return where the elements of the kernel's argument ``k`` begin."""
-        make = self.context.make_array(self.signature.args[k])
-        return make(self.context, self.b, self.args[k]).data
-
-    def constant(self, number: float) -> Any:
-        """Return a register that has a number in each lane."""
-        return ir.Constant(self.vector, [number] * self.lanes)
-
-    def after(self, index: Any, n: int) -> Any:
-        """Return the index ``n`` further on."""
-        return self.b.add(index, ir.Constant(index.type, n))
-
-    def shuffled(self, pair: list[Any], order: Any) -> Any:
-        """Return the lanes of two registers that are named by number."""
-        order = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*order])
-        return self.b.shuffle_vector(*pair, order)
-
-    def load(self, base: Any, index: Any) -> Any:
-        """Return the neighbors at an index of an array."""
-        b = self.b
-        found = b.load(b.bitcast(b.gep(base, [index]), self.vector.as_pointer()))
-        found.align = self.size
-        return found
-
-    def store(self, value: Any, base: Any, index: Any) -> None:
-        """Write neighbors at an index of an array."""
-        b = self.b
-        place = b.bitcast(b.gep(base, [index]), self.vector.as_pointer())
-        b.store(value, place).align = self.size
-
-    def store_all(self, rows: list[list[Any]], base: Any, index: Any, step: Any) -> None:
-        """Write rows of registers, each ``step`` after the one before."""
-        for value in [v for row in rows for v in row]:
-            self.store(value, base, index)
-            index = self.b.add(index, step)
 
 
 def square(
@@ -175,26 +116,22 @@ def _write_sums(context: Any, b: Any, signature: Any, args: Any) -> Any:
     target, sums, checks = words.array(0), words.array(3), words.array(7)
     at, below, first, step, check, live = (args[k] for k in (1, 2, 4, 5, 8, 9))
     lanes = words.lanes
-    undefined = ir.Constant(words.vector, ir.Undefined)
-    bias = b.insert_element(undefined, args[6], ir.Constant(ir.IntType(32), 0))
-    bias = words.shuffled([bias, undefined], [0] * lanes)
+    bias = words.everywhere(args[6])
 
     def totals(m: list[Any]) -> list[Any]:
         return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
 
-    line = b.mul(step, ir.Constant(step.type, 4))
+    line = b.mul(step, words.index(4))
     numbers = square(words, sums, first, 4, step, line)
     results = both_ways(totals, numbers)
     halves = [
         [k // 2 + lanes * (k % 2) for k in range(part * lanes, (part + 1) * lanes)]
         for part in range(2)
     ]
-    number = ir.VectorType(at.type, lanes)
-    every = b.insert_element(ir.Constant(number, ir.Undefined), live, ir.Constant(at.type, 0))
-    lowest = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-    every = b.shuffle_vector(every, ir.Constant(number, ir.Undefined), lowest)
-    wanted = b.icmp_signed("<", ir.Constant(number, [*range(lanes)]), every)
-    zero = words.constant(0.0)
+    numbers = ir.VectorType(words.integer, lanes)
+    first_lanes = words.everywhere(live, numbers)
+    wanted = b.icmp_signed("<", ir.Constant(numbers, [*range(lanes)]), first_lanes)
+    zero = words.filled(0.0)
     checked = words.load(checks, check)
     for place, line in ((at, 0), (below, 1)):
         pair = [b.fadd(x, bias) for x in results[line]]
@@ -215,13 +152,13 @@ def transform_window(typing: Any, room: Any, at: Any, step: Any, g: Any) -> Any:
 def _write_window(context: Any, b: Any, signature: Any, args: Any) -> Any:
     words = Vectors(context, b, signature, args, ROWS)
     room, g = words.array(0), words.array(3)
-    at, half = args[1], words.constant(0.5)
+    at, half = args[1], words.filled(0.5)
 
     def sides(d: list[Any]) -> list[Any]:
         outer, inner = b.fmul(b.fadd(d[0], d[2]), half), b.fmul(d[1], half)
         return [d[0], b.fadd(outer, inner), b.fsub(outer, inner), d[2]]
 
-    start = ir.Constant(at.type, 0)
+    start = words.index(0)
     found = [words.load(g, words.after(start, k * ROWS)) for k in range(9)]
     windows = [found[3 * y : 3 * y + 3] for y in range(3)]
     words.store_all(both_ways(sides, windows), room, at, args[2])
@@ -262,7 +199,7 @@ def _write_gradients(context: Any, b: Any, signature: Any, args: Any) -> Any:
     at, step, here, pitch, line = (args[k] for k in (1, 2, 4, 5, 6))
 
     def spread(d: list[Any]) -> list[Any]:
-        return [d[0], b.fadd(d[0], d[1]), b.fsub(d[0], d[1]), b.fsub(words.constant(-0.0), d[1])]
+        return [d[0], b.fadd(d[0], d[1]), b.fsub(d[0], d[1]), b.fsub(words.filled(-0.0), d[1])]
 
     found = square(words, grad, here, 2, pitch, line)
     words.store_all(both_ways(spread, found), target, at, step)
@@ -281,14 +218,14 @@ def transform_totals(typing: Any, target: Any, totals: Any, first: Any, step: An
 def _write_totals(context: Any, b: Any, signature: Any, args: Any) -> Any:
     words = Vectors(context, b, signature, args)
     target, totals = words.array(0), words.array(1)
-    first, step, half = args[2], args[3], words.constant(0.5)
+    first, step, half = args[2], args[3], words.filled(0.5)
 
     def gathered(m: list[Any]) -> list[Any]:
         outer, inner = b.fmul(b.fadd(m[1], m[2]), half), b.fmul(b.fsub(m[1], m[2]), half)
         return [b.fadd(m[0], outer), inner, b.fadd(outer, m[3])]
 
-    line = b.mul(step, ir.Constant(step.type, 4))
+    line = b.mul(step, words.index(4))
     found = both_ways(gathered, square(words, totals, first, 4, step, line))
-    start = ir.Constant(first.type, 0)
-    words.store_all(found, target, start, ir.Constant(first.type, words.lanes))
+    start = words.index(0)
+    words.store_all(found, target, start, words.index(words.lanes))
     return context.get_dummy_value()
