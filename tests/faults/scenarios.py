@@ -151,6 +151,29 @@ class Convolution(Training):
         return F.cross_entropy(out.float(), y)
 
 
+class Windows(Training):
+    """Convolutions that are transformed or have channels side by side, and padding by reflection.
+
+    In every step an image has a number far above the others: it is computed again, directly.
+    """
+
+    def make(self) -> Any:
+        """Return the net and its data."""
+        net = nn.Sequential(
+            nn.Conv2d(24, 24, 3, padding=1),
+            nn.ReflectionPad2d(1),
+            nn.Conv2d(24, 24, 3, groups=24),
+            nn.ReLU(),
+            nn.Conv2d(24, 24, 3, padding=1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(24, 4),
+        )
+        x = lt.randn(8, 24, 9, 9)
+        x[3, 5, 4, 4] = 1e6
+        return net, (x, lt.randint(0, 4, (8,)))
+
+
 class Regions(Training):
     """Nested regions of activation checkpointing, with a policy, random numbers and writes."""
 
@@ -473,6 +496,7 @@ class Parts(Compiled):
 SCENARIOS = [
     Mlp,
     Convolution,
+    Windows,
     Regions,
     Budgeted,
     Attention,
