@@ -121,6 +121,7 @@ class Winograd(Route):
         taken = np.zeros(self.threads, np.int64)
         marked = np.zeros(self.sizes.batch, np.int64)
         blocks = ceil_div(self.sizes.batch * self.high, self.block)
+        noted = np.zeros((blocks, self.block // self.high + 2, 3), np.int64)
         work = _MUCH if self.threads > 1 else 0
         for first in range(0, self.rows, self.panels * _ROWS):
             count = min(self.panels * _ROWS, self.rows - first)
@@ -129,11 +130,21 @@ class Winograd(Route):
             parallel_range(
                 loops.transform_windows, work, panels, some, weight, self.back, first, count
             )
-            arrays = (out, source, bits, some, given, rooms, taken, marked)
-            options = (ABOVE, self.padding, self.block, (first, count), self.parts)
+            arrays = (out, source, bits, some, given, rooms, taken, marked, noted)
+            options = (self.padding, self.block, (first, count), self.parts)
             parallel_range(loops.winograd, work, blocks * self.parts, *arrays, *options)
-        for n in marked.nonzero()[0]:
+        for n in (marked | self._uneven(noted)).nonzero()[0]:
             self.direct.run(xp, scratch, x[n : n + 1], weight, y[n : n + 1], bias)
+
+    def _uneven(self, noted):
+        # For each image, 1 if its largest number is far above the mean of those that are not zero.
+        of_image = np.zeros((self.sizes.batch + noted.shape[1], 3), np.int64)
+        for k, block in enumerate(noted):
+            here = of_image[k * self.block // self.high :][: len(block)]
+            np.maximum(here[:, 0], block[:, 0], out=here[:, 0])
+            here[:, 1:] += block[:, 1:]
+        largest, total, count = of_image[: self.sizes.batch].T
+        return ((largest - ABOVE) * count > total).astype(np.int64)
 
 
 class WinogradWeight(Route):

@@ -29,6 +29,7 @@ class Case:
 
     def __init__(self, seed: int, side: str) -> None:
         r, draws = random.Random(seed), np.random.default_rng(seed)
+        self.draws = draws
         images, channels, filters = r.randint(1, 4), r.randint(1, 20), r.randint(1, 20)
         low, high = ([r.choice([0, 1, 1, 2, 4]) for _ in range(2)] for _ in range(2))
         size = [max(r.randint(1, 12), 3 - p - q) for p, q in zip(low, high, strict=True)]
@@ -131,6 +132,24 @@ def test_blocks_and_other_images_change_no_bit(side: str, monkeypatch: pytest.Mo
             alone.x, alone.y = case.x[k : k + 1].copy(), case.y[k : k + 1].copy()
             alone.sizes = case.sizes._replace(input=alone.x.shape)
             assert alone.found(Winograd).tobytes() == expected[k : k + 1].tobytes()
+
+
+def test_which_images_are_uneven_does_not_depend_on_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    r, decided = random.Random(0), set()
+    for seed in range(12):
+        case = Case(seed, OUT)
+        for exponent in (8, 12, 14, 16, 20):
+            case.x[:, :, : r.randint(0, case.x.shape[2])] *= np.float32(2.0**-exponent)
+            found = []
+            for block in (1 << 10, 1 << 13, 1 << 22):
+                monkeypatch.setattr(winograd, "BLOCK", block)
+                found.append(case.found(Winograd).tobytes())
+            assert len(set(found)) == 1
+            decided.add(found[0] == case.found(Direct).tobytes())
+            case.x[...] = case.draws.standard_normal(case.x.shape)
+    assert decided == {True, False}
 
 
 @pytest.mark.parametrize("side", [OUT, INPUT])

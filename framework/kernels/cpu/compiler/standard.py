@@ -22,7 +22,7 @@ convolution.direct collect f4:3C,f4:2C,i8,i8x2,i8:1C,i8 -
 convolution.direct convolve f4:5C,f4:1C,f4:1C,f4:1C,f4:5C,f4:1C,f4:1C,i8,i8x2,i8x2,i8,i8x2,i8:2C,i8x3,i8x3,i8:1C,i8:1C,i8:2C,i8x3 -
 convolution.direct sum_windows f4:1C,f4:1C,f4:1C,f4:5C,f4:5C,i8,i8x2,i8x2,i8x3,i8x3,i8x3,i8x3,i8x3,i8:1C,i8:1C -
 convolution.winograd transform_windows f4:1C,f4:4C,b1,i8,i8,i8,i8 -
-convolution.winograd winograd f4:4C,f4:4C,i4:1C,f4:1C,f4:1C,f4:2C,i8:1C,i8:1C,i8,i8x2,i8,i8x2,i8,i8,i8 -
+convolution.winograd winograd f4:4C,f4:4C,i4:1C,f4:1C,f4:1C,f4:2C,i8:1C,i8:1C,i8:3C,i8x2,i8,i8x2,i8,i8,i8 -
 convolution.winograd_weight finish_weight f4:4C,i8:1C,f4:2C,i8,i8,i8,i8 -
 convolution.winograd_weight winograd_weight f4:4C,f4:4C,i4:1C,f4:4C,i4:1C,f4:2C,i8:1C,i8:1C,i8,i8x2,i8,i8,i8,i8,i8 -
 elementwise.bitmask absolute_error f4:1C,u1:1C,u1:1C,f4:1C,f4:1C,i8,i8 -

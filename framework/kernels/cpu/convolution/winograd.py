@@ -10,7 +10,8 @@ cache. A tile's results do not depend on the tiles beside it.
 
 A number reaches all results of a tile, also those whose windows do not meet it. Where it is much
 larger than the others, its rounding is what they show; where it is not finite, they are not. So the
-kernel marks images in which that is so, and the caller computes these in another way.
+kernel notes what an image's numbers are and marks those with such results, and the caller computes
+these images in another way.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def _lay_lines(
     plane: int,
     y: int,
     count: int,
+    own: int,
     sizes: Any,
     left: int,
     pitch: int,
@@ -93,7 +95,8 @@ def _lay_lines(
     """Copy ``count`` lines of a plane of ``x``, which is flat, from line ``y`` on, to ``room``.
 
     They are ``pitch`` apart, and zero where there is no line. What is left and right of a line's
-    pixels is zero already. ``bits`` are the same pixels.
+    pixels is zero already. ``bits`` are the same pixels. The first ``own`` lines are noted; the
+    others belong to the next block.
     """
     height, width = sizes
     one = np.int64(1)
@@ -106,7 +109,8 @@ def _lay_lines(
         else:
             line = np.int64((plane * height + y + k) * width + skip)
             copy(room, here, one, x, line, one, some)
-            note(noted, bits[line : line + some])
+            if k < own:
+                note(noted, bits[line : line + some])
 
 
 @compiled
@@ -119,7 +123,7 @@ def winograd(
     rooms: Any,
     taken: Any,
     marked: Any,
-    above: int,
+    noted: Any,
     padding: Any,
     block: int,
     rows: Any,
@@ -137,8 +141,8 @@ def winograd(
         bias: Of the length 0 if there is none.
         rooms: (threads, elements).
         taken: Which rooms are (``support/rooms.py``).
-        marked: For each image, set to 1 if the result is not to be used.
-        above: Powers of two by which the largest number of an image may be above the mean.
+        marked: For each image, set to 1 if a result is not finite.
+        noted: (blocks, images of a block, 3): of the lines of pixels of each, see ``note``.
         padding: Before the first line and column.
         block: Lines of tiles of a block, counted over all images.
         rows: The first, and how many.
@@ -165,7 +169,6 @@ def winograd(
     made = lines[size:]
     checks = made[4 * lanes :]
     held = block // high + 2  # images of a block, at most
-    noted = np.empty((held, 3), np.int64)
     lines[:size] = 0  # what no pixel fills
     offsets = np.empty(steps, np.int64)
     for c in range(steps):
@@ -179,7 +182,7 @@ def winograd(
         earliest = begin // high
         checks[: held * lanes] = 0
         if this != laid:
-            noted[:] = 0
+            noted[this] = 0
             for c in range(steps):
                 i = begin
                 while i < end:  # the lines of an image
@@ -189,12 +192,13 @@ def winograd(
                     plane = n * steps + c
                     _lay_lines(
                         lines,
-                        noted[n - earliest],
+                        noted[this, n - earliest],
                         pixels,
                         bits,
                         plane,
                         y,
                         2 * some + 2,
+                        2 * some + (2 if first + some == high else 0),
                         source.shape[2:],
                         padding[1],
                         pitch,
@@ -258,9 +262,6 @@ def winograd(
                         to = at + width + 2 * j
                         copy(flat, to, one, made, 2 * lanes, one, columns)
         for n in range(earliest, (end - 1) // high + 1):
-            largest, total, numbers = noted[n - earliest]
-            if (largest - above) * numbers > total:
-                marked[n] = 1
             for k in range((n - earliest) * lanes, (n - earliest + 1) * lanes):
                 if checks[k] != 0:
                     marked[n] = 1
