@@ -314,7 +314,7 @@ def test_an_overflow_in_another_thread_is_a_result(monkeypatch):
 def test_a_section_with_one_thread_of_blas_puts_the_number_back():
     if not blas.controllable():
         pytest.skip("NumPy's BLAS is none whose threads can be set")
-    get, put = blas._controls()
+    get, put = blas.NUMPY.controls()
     before = get()
     put(2)
     try:

@@ -8,6 +8,7 @@ of the process, so it is changed while any such section runs, counted, and put b
 products outside of lowtide are as they were.
 
 Its threads also stay awake after a product and take the cores from ours: :func:`doze_sooner`.
+SciPy comes with an OpenBLAS of its own, which has threads of its own: :data:`SCIPY`.
 
 Other libraries (MKL, Accelerate, OpenBLAS made with OpenMP) are left as they are;
 :func:`controllable` says False, and lowtide starts no threads around their products.
@@ -21,7 +22,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 _NAMES = (
@@ -33,9 +33,6 @@ _NAMES = (
 _SEQUENTIAL, _PTHREADS = 0, 1  # what openblas_get_parallel says
 
 _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
-
-_inside: list[None] = []  # an item for each section that runs now
-_resting = 1  # threads of BLAS outside of sections
 
 
 def doze_sooner() -> None:
@@ -52,10 +49,10 @@ def doze_sooner() -> None:
     os.environ[_TIMEOUT] = "22"  # for NumPy, if it is still to come, and for child processes
     if "numpy" not in sys.modules or threading.active_count() > 1:
         return
-    controls = _controls()
+    controls = NUMPY.controls()
     if controls is None or controls[0]() == 1:  # one thread: there are none to wait
         return
-    library = _library(ctypes.PyDLL)  # which holds the interpreter's lock in a call
+    library = NUMPY.opened(ctypes.PyDLL)  # which holds the interpreter's lock in a call
     try:
         read, end = library.openblas_read_env, library.blas_thread_shutdown_
     except AttributeError:  # not every build shows them
@@ -65,39 +62,103 @@ def doze_sooner() -> None:
     end()  # the next product starts them
 
 
-def _library(kind: type[ctypes.CDLL]) -> ctypes.CDLL:
-    numpy = importlib.import_module("numpy._core._multiarray_umath")
-    return kind(str(numpy.__file__))  # finds what it is linked with, too
+class Library:
+    """A library of compiled code that multiplies with an OpenBLAS, and that one's threads.
 
+    Args:
+        module: The extension module that is linked with it.
+    """
 
-def _functions(*names: str) -> list[Any] | None:
-    # Functions of OpenBLAS, which has them under one of several prefixes; None for another BLAS.
-    try:
-        # These hold the interpreter's lock in a call, as a fork does: no other thread is inside
-        # when the process is copied, where it would leave a lock of BLAS's locked for good.
-        library = _library(ctypes.PyDLL)
-    except (ImportError, OSError, TypeError):
-        return None
-    for prefix, suffix in _NAMES:
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._found: Any = False  # the functions, or None; False: not looked for
+        self._inside: list[None] = []  # an item for each section that runs now
+        self._resting = 1  # threads outside of sections
+
+    def opened(self, kind: type[ctypes.CDLL]) -> ctypes.CDLL:
+        """Load the module as a library; it finds what it is linked with, too."""
+        return kind(str(importlib.import_module(self._module).__file__))
+
+    def functions(self, *names: str) -> list[Any] | None:
+        """Return functions of OpenBLAS, which has them under one of several prefixes.
+
+        None for another BLAS.
+        """
         try:
-            return [getattr(library, f"{prefix}{name}{suffix}") for name in names]
-        except AttributeError:
-            continue
-    return None
-
-
-@lru_cache(maxsize=1)
-def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """(get, set) of the number of threads of NumPy's BLAS, or None."""
-    found = _functions("get_parallel", "get_num_threads", "set_num_threads")
-    if found is None or found[0]() not in (_SEQUENTIAL, _PTHREADS):
+            # These hold the interpreter's lock in a call, as a fork does: no other thread is inside
+            # when the process is copied, where it would leave a lock of BLAS's locked for good.
+            library = self.opened(ctypes.PyDLL)
+        except (ImportError, OSError, TypeError):
+            return None
+        for prefix, suffix in _NAMES:
+            try:
+                return [getattr(library, f"{prefix}{name}{suffix}") for name in names]
+            except AttributeError:
+                continue
         return None
-    return found[1], found[2]
+
+    def controls(self) -> tuple[Callable[[], int], Callable[[int], Any]] | None:
+        """Return (get, set) of the number of threads, or None where it cannot be told."""
+        if self._found is False:
+            if self._module not in sys.modules:
+                return None
+            found = self.functions("get_parallel", "get_num_threads", "set_num_threads")
+            known = found is not None and found[0]() in (_SEQUENTIAL, _PTHREADS)
+            self._found = tuple(found[1:]) if found is not None and known else None
+        controls: tuple[Callable[[], int], Callable[[int], Any]] | None = self._found
+        return controls
+
+    def set_num_threads(self, n: int) -> None:
+        """How many threads it uses outside of :meth:`alone`; nothing if it cannot be told."""
+        controls = self.controls()
+        if controls is None:
+            return
+        self._resting = n
+        if not self._inside:
+            controls[1](n)
+
+    def alone(self, f: Callable[..., Any], *args: Any) -> Any:
+        """Call ``f(*args)`` while each call of BLAS uses the thread that makes it and no other.
+
+        Between its statements are calls of C functions only, and whatever one of them did when
+        Ctrl-C comes is taken back: BLAS is left with the number it had. It costs less than a
+        microsecond.
+        """
+        controls = self.controls()
+        if controls is None:
+            return f(*args)
+        get, put = controls
+        try:
+            self._inside.append(None)
+            if not self._inside[1:]:
+                self._resting = get()
+            if self._resting != 1:
+                put(1)
+            return f(*args)
+        finally:
+            try:
+                if self._resting != 1 and not self._inside[1:]:
+                    put(self._resting)
+            finally:
+                self._inside.pop()
+
+    def forget(self) -> None:
+        """After a fork: the threads that were inside did not come along."""
+        if self._inside:
+            self._inside.clear()
+            controls = self.controls()
+            if controls is not None:
+                controls[1](self._resting)
+
+
+NUMPY = Library("numpy._core._multiarray_umath")
+SCIPY = Library("scipy.linalg._fblas")  # once it is imported
+alone = NUMPY.alone
 
 
 def kernels() -> str | None:
     """Return the processor that the kernels of OpenBLAS in use are for; None for another BLAS."""
-    found = _functions("get_corename")
+    found = NUMPY.functions("get_corename")
     if found is None:
         return None
     found[0].restype = ctypes.c_char_p
@@ -107,60 +168,25 @@ def kernels() -> str | None:
 def symbol(name: str) -> int:
     """Return the address of a function of NumPy's BLAS; 0 if it has none of that name."""
     try:
-        return ctypes.cast(getattr(_library(ctypes.CDLL), name), ctypes.c_void_p).value or 0
+        return ctypes.cast(getattr(NUMPY.opened(ctypes.CDLL), name), ctypes.c_void_p).value or 0
     except (AttributeError, ImportError, OSError, TypeError):
         return 0
 
 
 def controllable() -> bool:
     """Whether :func:`alone` does what it says with the BLAS that NumPy uses."""
-    return _controls() is not None
+    return NUMPY.controls() is not None
 
 
 def set_num_threads(n: int) -> None:
     """How many threads BLAS uses outside of :func:`alone`; nothing if it cannot be told."""
-    global _resting
-    controls = _controls()
-    if controls is None:
-        return
-    _resting = n
-    if not _inside:
-        controls[1](n)
-
-
-def alone(f: Callable[..., Any], *args: Any) -> Any:
-    """Call ``f(*args)`` while each call of BLAS uses the thread that makes it and no other.
-
-    Between its statements are calls of C functions only, and whatever one of them did when Ctrl-C
-    comes is taken back: BLAS is left with the number it had. It costs less than a microsecond.
-    """
-    global _resting
-    controls = _controls()
-    if controls is None:
-        return f(*args)
-    get, put = controls
-    try:
-        _inside.append(None)
-        if not _inside[1:]:
-            _resting = get()
-        if _resting != 1:
-            put(1)
-        return f(*args)
-    finally:
-        try:
-            if _resting != 1 and not _inside[1:]:
-                put(_resting)
-        finally:
-            _inside.pop()
+    NUMPY.set_num_threads(n)
+    SCIPY.set_num_threads(n)
 
 
 def _forget() -> None:
-    # The threads that were inside did not come along.
-    if _inside:
-        _inside.clear()
-        controls = _controls()
-        if controls is not None:
-            controls[1](_resting)
+    NUMPY.forget()
+    SCIPY.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -208,6 +209,19 @@ def _tri_samples(make):
 
 # At a time on the host: on one side of the diagonal all is kept, on the other all is zero.
 _ROWS = 32
+_MASKED = 1 << 14  # elements of a matrix up to which one call with a mask takes less
+
+
+@lru_cache(maxsize=8)
+def _kept_bits(rows, columns, diagonal, below, size):
+    # All bits of what is kept, none of the other elements, as integers of so many bytes.
+    kept = np.tri(rows, columns, diagonal, dtype=bool)
+    return -(kept if below else ~kept).astype(f"i{size}")
+
+
+def _mask(out, input, diagonal, below):
+    bits = _kept_bits(*out.shape[-2:], diagonal, below, out.itemsize)
+    np.bitwise_and(input.view(bits.dtype), bits, out=out.view(bits.dtype))
 
 
 def _keep(xp, out, input, diagonal, below):
@@ -216,12 +230,8 @@ def _keep(xp, out, input, diagonal, below):
     step = _ROWS
     if xp is not np:  # a mask of the rows and its opposite, a byte an element
         step = max(step, thresholds.tile_bytes(False) // (2 * max(1, columns)))
-    elif rows < _ROWS // 2:  # line by line
-        if out is not input:
-            xp.copyto(out, input)
-        for r in range(rows):
-            end = max(0, min(columns, r + diagonal + 1))
-            out[..., r, slice(end, None) if below else slice(end)] = 0
+    elif rows * columns <= _MASKED and out.itemsize <= 8:
+        _mask(out, input, diagonal, below)
         return
     for first in range(0, rows, step):
         last = min(first + step, rows)
@@ -233,7 +243,10 @@ def _keep(xp, out, input, diagonal, below):
         if out is not input:
             xp.copyto(y[..., kept], x[..., kept])
         y[..., zeros] = 0
-        if right > left:
+        if right > left and xp is np and out.itemsize <= 8:
+            block = y[..., left:right]
+            _mask(block, block, first + diagonal - left, below)
+        elif right > left:
             reached = xp.tri(last - first, right - left, first + diagonal - left, dtype=bool)
             where = ~reached if below else reached
             xp.copyto(y[..., left:right], 0, casting="unsafe", where=where)

@@ -21,6 +21,7 @@ from ..manipulation.cat import cat
 from ..registry import op
 from ..views.as_strided import diag_embed
 from . import checks
+from .lapack import decomposition, linalg
 from .matmul import adjoint, matmul
 from .solve import _solve_triangular
 
@@ -96,7 +97,7 @@ def _leading_minor(xp, a):
     for k in range(1, a.shape[-1] + 1):
         try:
             with checks.strict(xp):
-                xp.linalg.cholesky(a[:k, :k])
+                linalg(xp, a).cholesky(a[:k, :k])
         except xp.linalg.LinAlgError:
             return k
     return a.shape[-1]
@@ -110,12 +111,13 @@ def _leading_minor(xp, a):
     flops=lambda A, **_: A.numel * A.shape[-1] // 3,
     autocast=WIDE_ON_CPU,
 )
+@decomposition(1 / 3)
 def _cholesky(xp, A, *, part, checked):
     """Cholesky decomposition of hermitian positive-definite matrices, with failures."""
     A = hermitian(xp, A, part)
     return checks.attempted(
         xp,
-        xp.linalg.cholesky,
+        linalg(xp, A).cholesky,
         [A],
         _leading_minor,
         checked,
@@ -200,6 +202,7 @@ def _qr_samples(make):
     flops=lambda A, **_: 4 * cube(A),
     autocast=WIDE_ON_CPU,
 )
+@decomposition(3)
 def _qr(xp, A, *, mode):
     """QR decomposition into orthonormal columns and an upper triangle."""
     m, n = A.shape[-2:]
@@ -209,7 +212,7 @@ def _qr(xp, A, *, mode):
         if k and q.size:
             xp.add(q, xp.eye(m, k, dtype=A.dtype), out=q)
         return q, xp.zeros((*A.shape[:-2], k, n), dtype=A.dtype)
-    return tuple(xp.linalg.qr(A, mode=mode))
+    return tuple(linalg(xp, A).qr(A, mode=mode))
 
 
 def _qr_tall(gq, gr, q, r):

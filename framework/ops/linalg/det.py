@@ -11,6 +11,7 @@ from ..elementwise.arithmetic import conjugate
 from ..registry import op
 from .checks import check_square, conditioned, converging, linear_algebra, named
 from .cholesky_qr import cube
+from .lapack import decomposition, linalg
 from .matmul import adjoint, matmul
 from .solve import _inv, in_stacks, invert_small, small, stacked
 
@@ -31,11 +32,12 @@ def _det_infer(A):
     samples=_det_samples,
     flops=lambda A: 2 * cube(A) // 3,
 )
+@decomposition(2 / 3)
 def _det(xp, A):
     """Compute determinants."""
     if not A.size:
         return xp.ones(A.shape[:-2], dtype=A.dtype)
-    return xp.asarray(xp.linalg.det(A))
+    return xp.asarray(linalg(xp, A).det(A))
 
 
 @_det.kernel("cpu", when=small)
@@ -71,56 +73,57 @@ def _cofactors_infer(A):
     samples=_det_samples,
     flops=lambda A: 20 * cube(A),
 )
+@decomposition(3)
 def _cofactors(xp, A):
     """Compute cofactor matrices: ``det(A) * inv(A).mT``, also for singular A."""
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
     # By singular values: nothing is divided. Each is replaced by the product of the others.
-    u, s, vh = converging(xp, "linalg.svd", xp.linalg.svd, A)
+    u, s, vh = converging(xp, "linalg.svd", linalg(xp, A).svd, A)
     others = xp.ones(s.shape, dtype=s.dtype)
     for k in range(s.shape[-1]):
         others[..., :k] *= s[..., k : k + 1]
         others[..., k + 1 :] *= s[..., k : k + 1]
-    sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    sign = linalg(xp, u).det(u) * linalg(xp, vh).det(vh)
     left = xp.conj(u) * others[..., None, :]
     return xp.matmul(left, xp.conj(vh)) * xp.asarray(sign)[..., None, None]
 
 
 @_cofactors.kernel("cpu", when=small)
 def _(xp, A):
-    return _through_inverse(xp, A, _determinants(xp, A), invert_small(xp, A))
+    det = _determinants(xp, A)
+    size, limits = xp.abs(det), xp.finfo(A.dtype)
+    normal = (size >= limits.tiny) & (size <= limits.max)
+    return _through_inverse(xp, A, invert_small(xp, A), normal, det)
 
 
 @_cofactors.kernel("cpu")
+@decomposition(3)
 def _(xp, A):
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
-    det = xp.asarray(xp.linalg.det(A))
-    regular = det != 0
+    sign, size = map(xp.asarray, linalg(xp, A).slogdet(A))
+    regular = sign != 0
     if regular.all():
-        return _through_inverse(xp, A, det, xp.linalg.inv(A))
-    inverse = xp.full(A.shape, xp.nan, dtype=A.dtype)
-    inverse[regular] = xp.linalg.inv(A[regular])
-    return _through_inverse(xp, A, det, inverse)
+        inverse = linalg(xp, A).inv(A)
+    else:
+        inverse = xp.full(A.shape, xp.nan, dtype=A.dtype)
+        inverse[regular] = linalg(xp, A).inv(A[regular])
+    root = xp.exp(size / 2)  # of the determinant, which may be out of range where cofactors are not
+    return _through_inverse(xp, A, inverse, regular, sign * root, root)
 
 
-def _through_inverse(xp, A, det, inverse):
-    # By the inverse where it is accurate, in a tenth of the time; by singular values elsewhere.
-    size, limits = xp.abs(det), xp.finfo(A.dtype)
-    condition = xp.sqrt(_squares(xp, A)) * xp.sqrt(_squares(xp, inverse))  # or more
-    accurate = condition * float(limits.eps) ** 0.5 < 1  # not if NaN
-    accurate &= (size >= limits.tiny) & (size <= limits.max)
-    out = xp.empty(A.shape, dtype=A.dtype)
-    xp.multiply(xp.swapaxes(inverse, -1, -2), det[..., None, None], out=out)
+def _through_inverse(xp, A, inverse, regular, *factors):
+    # The transposed inverses times the determinants, in a tenth of the time; by singular values
+    # where one of them is not there. Both come from the same elimination: what a small last pivot
+    # makes of rounding errors cancels in their product, if both are normal numbers.
+    accurate = regular & xp.isfinite(inverse).all(axis=(-2, -1))
+    out = xp.array(xp.swapaxes(inverse, -1, -2), order="C")
+    for factor in factors:
+        xp.multiply(out, factor[..., None, None], out=out)
     if not accurate.all():
         out[~accurate] = _cofactors.op.plain(xp, A[~accurate])
     return out
-
-
-def _squares(xp, A):
-    # The sum of squares of each matrix.
-    flat = A.reshape(*A.shape[:-2], -1)
-    return xp.linalg.vecdot(flat, flat).real
 
 
 @_cofactors.vjp("A")
@@ -140,6 +143,7 @@ def _slope_samples(make):
     samples=_slope_samples,
     flops=lambda A, P: 24 * cube(A),
 )
+@decomposition(24)
 def _cofactors_slope(xp, A, P):
     """Derivative of the cofactors in direction P: a form in second minors of A.
 
@@ -147,7 +151,7 @@ def _cofactors_slope(xp, A, P):
     """
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
-    u, s, vh = converging(xp, "linalg.svd", xp.linalg.svd, A)
+    u, s, vh = converging(xp, "linalg.svd", linalg(xp, A).svd, A)
     n = s.shape[-1]
     # The product of all singular values but two, which are different ones.
     others = xp.ones(A.shape, dtype=s.dtype)
@@ -156,7 +160,7 @@ def _cofactors_slope(xp, A, P):
             for columns in (slice(0, k), slice(k + 1, n)):
                 others[..., rows, columns] *= s[..., k, None, None]
         others[..., k, k] = 0
-    sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    sign = linalg(xp, u).det(u) * linalg(xp, vh).det(vh)
     v = xp.conj(xp.swapaxes(vh, -1, -2))
     inner = xp.matmul(xp.matmul(xp.conj(xp.swapaxes(u, -1, -2)), P), v)
     along = xp.diagonal(inner, 0, -2, -1)
@@ -207,12 +211,13 @@ def _slogdet_infer(A):
     samples=_det_samples,
     flops=lambda A: 2 * cube(A) // 3,
 )
+@decomposition(2 / 3)
 def _slogdet(xp, A):
     """Compute the signs of determinants and the logarithms of their magnitudes."""
     if not A.size:
         real = xp.real(A).dtype
         return xp.ones(A.shape[:-2], dtype=A.dtype), xp.zeros(A.shape[:-2], dtype=real)
-    return tuple(map(xp.asarray, xp.linalg.slogdet(A)))
+    return tuple(map(xp.asarray, linalg(xp, A).slogdet(A)))
 
 
 @_slogdet.vjp("A")

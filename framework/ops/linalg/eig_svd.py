@@ -22,6 +22,7 @@ from ..registry import op
 from ..views.as_strided import diag_embed
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, diagonal_of, hermitian, symmetric_samples, total
+from .lapack import decomposition, linalg
 from .matmul import adjoint, matmul
 from .solve import _solve
 
@@ -64,10 +65,13 @@ def _svd_samples(make):
     flops=lambda A, **_: 14 * cube(A),
     autocast=WIDE_ON_CPU,
 )
+@decomposition(20)
 def _svd(xp, A, *, full_matrices):
     """Singular value decomposition, with singular values in descending order."""
     if A.size:
-        return tuple(converging(xp, "linalg.svd", xp.linalg.svd, A, full_matrices=full_matrices))
+        return tuple(
+            converging(xp, "linalg.svd", linalg(xp, A).svd, A, full_matrices=full_matrices)
+        )
     m, n = A.shape[-2:]
     k, batch = min(m, n), A.shape[:-2]
     u = xp.zeros((*batch, m, m if full_matrices else k), dtype=A.dtype)
@@ -133,12 +137,13 @@ def _skew_diagonal(x):
     flops=lambda A: 3 * cube(A),
     autocast=WIDE_ON_CPU,
 )
+@decomposition(4)
 def _svdvals(xp, A):
     """Compute singular values in descending order, without gradient."""
     if not A.size:
         shape = (*A.shape[:-2], min(A.shape[-2:]))
         return xp.zeros(shape, dtype=xp.real(A).dtype)
-    return converging(xp, "linalg.svd", xp.linalg.svd, A, compute_uv=False)
+    return converging(xp, "linalg.svd", linalg(xp, A).svd, A, compute_uv=False)
 
 
 SVD = named("linalg_svd", "U", "S", "Vh")
@@ -188,11 +193,14 @@ def _eigh_infer(A, *, part):
     flops=lambda A, **_: 9 * cube(A),
     autocast=WIDE_ON_CPU,
 )
+@decomposition(9)
 def _eigh(xp, A, *, part):
     """Eigenvalues, ascending, and orthonormal eigenvectors of hermitian matrices."""
     if not A.size:
         return xp.zeros(A.shape[:-1], dtype=xp.real(A).dtype), xp.zeros(A.shape, dtype=A.dtype)
-    return tuple(converging(xp, "linalg.eigh", xp.linalg.eigh, hermitian(xp, A, part), UPLO="L"))
+    return tuple(
+        converging(xp, "linalg.eigh", linalg(xp, A).eigh, hermitian(xp, A, part), UPLO="L")
+    )
 
 
 @_eigh.vjp("A")
@@ -213,11 +221,12 @@ def _(g_values, g_vectors, values, vectors):
     flops=lambda A, **_: 2 * cube(A),
     autocast=WIDE_ON_CPU,
 )
+@decomposition(2)
 def _eigvalsh(xp, A, *, part):
     """Compute eigenvalues of hermitian matrices, ascending, without gradient."""
     if not A.size:
         return xp.zeros(A.shape[:-1], dtype=xp.real(A).dtype)
-    return converging(xp, "linalg.eigh", xp.linalg.eigvalsh, hermitian(xp, A, part), UPLO="L")
+    return converging(xp, "linalg.eigh", linalg(xp, A).eigvalsh, hermitian(xp, A, part), UPLO="L")
 
 
 Eigh = named("linalg_eigh", "eigenvalues", "eigenvectors")
@@ -282,6 +291,7 @@ def _eig_samples(make):
     flops=lambda A: 25 * cube(A),
     autocast=WIDE_ON_CPU,
 )
+@decomposition(25)
 def _eig(xp, A):
     """Compute eigenvalues and eigenvectors, always complex."""
     if not A.size:

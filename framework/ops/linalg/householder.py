@@ -18,6 +18,7 @@ from ..views.as_strided import diag_embed
 from .checks import check_matrices, linear_algebra
 from .cholesky_qr import cube, qr
 from .eig_svd import svd
+from .lapack import decomposition, linalg
 from .matmul import adjoint, matmul
 from .solve import _solve_triangular
 
@@ -39,6 +40,7 @@ def _geqrf_samples(make):
     samples=_geqrf_samples,
     flops=lambda input: 2 * cube(input),
 )
+@decomposition()
 def geqrf(xp, input):
     """Compute the packed QR decomposition: R on and above the diagonal, reflections below.
 
@@ -52,7 +54,7 @@ def geqrf(xp, input):
     tau = xp.empty((count, min(m, n)), dtype=input.dtype)
     if input.size:
         for k, matrix in enumerate(input.reshape(count, m, n)):
-            packed, tau[k] = xp.linalg.qr(matrix, mode="raw")
+            packed, tau[k] = linalg(xp, matrix).qr(matrix, mode="raw")
             out[k] = packed.T
     return out.reshape(input.shape), tau.reshape(*input.shape[:-2], min(m, n))
 

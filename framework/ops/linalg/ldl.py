@@ -18,6 +18,7 @@ from ..registry import op
 from ..signatures import broadcast_shapes
 from . import checks
 from .cholesky_qr import cube
+from .lapack import decomposition
 
 
 def _on_host(xp, array):
@@ -49,6 +50,7 @@ def _factor_samples(make):
     samples=_factor_samples,
     flops=lambda A, **_: cube(A) // 3,
 )
+@decomposition()
 def _ldl_factor(xp, A, *, hermitian):
     """LDL factorization of the lower triangles, packed in one matrix."""
     host = _on_host(xp, A)
@@ -105,6 +107,7 @@ def _solve_samples(make):
     samples=_solve_samples,
     flops=lambda LD, pivots, B, **_: 2 * B.numel * LD.shape[-1],
 )
+@decomposition()
 def _ldl_solve(xp, LD, pivots, B, *, hermitian):
     """Solve ``A @ X = B`` by the packed factorization of A."""
     ld, rows, b = _on_host(xp, LD), _on_host(xp, pivots), _on_host(xp, B)

@@ -19,6 +19,7 @@ from ..signatures import broadcast_shapes
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, hermitian, symmetric_samples
 from .eig_svd import eigvalsh, svdvals
+from .lapack import decomposition, linalg
 from .matmul import adjoint, matmul
 from .solve import aligned
 
@@ -47,16 +48,17 @@ def _pinv_samples(make):
     flops=lambda A, *_, **__: 20 * cube(A),
     autocast=WIDE_ON_CPU,
 )
+@decomposition(20)
 def _pinv(xp, A, atol, rtol, *, part):
     """Compute the pseudoinverse from singular values above the tolerance."""
     m, n = A.shape[-2:]
     if not A.size:
         return xp.zeros((*A.shape[:-2], n, m), dtype=A.dtype)
     if part is None:
-        u, s, vh = converging(xp, "linalg.svd", xp.linalg.svd, A, full_matrices=False)
+        u, s, vh = converging(xp, "linalg.svd", linalg(xp, A).svd, A, full_matrices=False)
         size = s
     else:
-        s, u = converging(xp, "linalg.eigh", xp.linalg.eigh, hermitian(xp, A, part), UPLO="L")
+        s, u = converging(xp, "linalg.eigh", linalg(xp, A).eigh, hermitian(xp, A, part), UPLO="L")
         vh = xp.conj(xp.swapaxes(u, -1, -2))
         size = xp.absolute(s)
     limit = _column(xp, rtol) * xp.max(size, axis=-1, keepdims=True)
@@ -179,6 +181,7 @@ def _lstsq_samples(make):
     samples=_lstsq_samples,
     flops=lambda A, *_, **__: 14 * cube(A),
 )
+@decomposition(20)
 def _lstsq(xp, A, B, *, rcond):
     """Compute the minimum-norm least squares solution X, and the rank of A."""
     a, b = aligned(xp, A, B)
@@ -186,7 +189,7 @@ def _lstsq(xp, A, B, *, rcond):
     if not a.size:
         out = xp.zeros((*batch, n, b.shape[-1]), dtype=a.dtype)
         return out, xp.zeros(batch, dtype="int64")
-    u, s, vh = converging(xp, "linalg.svd", xp.linalg.svd, a, full_matrices=False)
+    u, s, vh = converging(xp, "linalg.svd", linalg(xp, a).svd, a, full_matrices=False)
     kept = s > rcond * xp.max(s, axis=-1, keepdims=True)
     weight = xp.where(kept, 1 / xp.where(kept, s, 1), 0).astype(real)
     inner = xp.matmul(xp.conj(xp.swapaxes(u, -1, -2)), b)

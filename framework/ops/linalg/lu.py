@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import int32, int64
+from ...kernels.cpu.linalg import lapack
 from ...spec import Spec
 from ..creation.from_data import tensor
 from ..creation.ranges import arange, eye
@@ -17,6 +18,7 @@ from ..registry import op
 from ..signatures import broadcast_shapes
 from . import checks
 from .cholesky_qr import cube
+from .lapack import decomposition
 from .matmul import adjoint, matmul
 from .matmul import adjoint as conjugate
 from .solve import _solve_triangular
@@ -82,7 +84,10 @@ def _lu_factor(xp, A, *, pivot):
 
 
 @_lu_factor.kernel("cpu", when=lambda A, *, pivot: pivot and A.numel > 0)
+@decomposition()
 def _(xp, A, *, pivot):
+    if lapack.available():
+        return lapack.lu(A)
     from scipy.linalg import get_lapack_funcs
 
     (getrf,) = get_lapack_funcs(("getrf",), (A,))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ...dtypes import int32
 from ...kernels.common.layout import worth_compiling
+from ...kernels.cpu.linalg import lapack
 from ...kernels.runtime import threads
 from ...spec import Spec
 from ...tensor import Tensor
@@ -19,6 +20,7 @@ from ..autocast_policy import WIDE_ON_CPU
 from ..registry import op
 from ..signatures import broadcast_shapes
 from . import checks
+from .lapack import decomposition, linalg
 from .matmul import adjoint, matmul
 
 _LARGEST = 8  # size of matrices up to which a loop of ours is faster than calls of LAPACK
@@ -85,9 +87,10 @@ _NO_INVERSE = (
     samples=_inv_samples,
     autocast=WIDE_ON_CPU,
 )
+@decomposition(2)
 def _inv(xp, A, *, checked):
     """Invert matrices, and report singular ones."""
-    return checks.attempted(xp, xp.linalg.inv, [A], checks.zero_pivot, checked, _NO_INVERSE)
+    return checks.attempted(xp, linalg(xp, A).inv, [A], checks.zero_pivot, checked, _NO_INVERSE)
 
 
 @_inv.kernel("cpu", when=small)
@@ -192,12 +195,14 @@ _NO_SOLUTION = (
     samples=_solve_samples,
     autocast=WIDE_ON_CPU,
 )
+@decomposition(1)
 def _solve(xp, A, B, *, checked):
     """Solve ``A @ X = B`` for matrices, and report singular ones."""
     a, b = aligned(xp, A, B)
     if not b.size:
         return xp.zeros(b.shape, dtype=b.dtype), checks.no_failure(xp, b.shape[:-2])
-    return checks.attempted(xp, xp.linalg.solve, [a, b], checks.zero_pivot, checked, _NO_SOLUTION)
+    solver = linalg(xp, A).solve
+    return checks.attempted(xp, solver, [a, b], checks.zero_pivot, checked, _NO_SOLUTION)
 
 
 @_solve.kernel("cpu", when=lambda A, B, **_: B.shape[-1] > 0 and small(A, B))
@@ -208,7 +213,7 @@ def _(xp, A, B, *, checked):
 @_solve.vjp("A", "B")
 def _(g_out, needs, A, out):
     gB = _solve(adjoint(A), g_out, checked=False)[0]
-    return -matmul(gB, adjoint(out)) if needs[0] else None, gB if needs[1] else None
+    return matmul(-gB, adjoint(out)) if needs[0] else None, gB if needs[1] else None
 
 
 Solution = checks.named("linalg_solve_ex", "result", "info")
@@ -308,13 +313,12 @@ def _solve_triangular(xp, A, B, *, upper, unitriangular):
     a = (xp.triu if upper else xp.tril)(a, (1 if upper else -1) if unitriangular else 0)
     if unitriangular:
         xp.add(a, xp.eye(a.shape[-1], dtype=a.dtype), out=a)
-    return xp.linalg.solve(a, b)
+    return linalg(xp, a).solve(a, b)
 
 
 @_solve_triangular.kernel("cpu")
+@decomposition()
 def _(xp, A, B, *, upper, unitriangular):
-    from scipy.linalg import get_blas_funcs
-
     a, b = aligned(xp, A, B)
     out = xp.array(b, order="C")
     if not b.size:
@@ -328,6 +332,11 @@ def _(xp, A, B, *, upper, unitriangular):
             stop = start + step
             _substitute(xp, triangles[start:stop], flat[start:stop], upper, unitriangular)
         return out
+    if lapack.available():
+        lapack.solve_triangular(triangles, flat, upper, unitriangular)
+        return out
+    from scipy.linalg import get_blas_funcs
+
     (trsm,) = get_blas_funcs(("trsm",), (a, b))
     for i, rhs in enumerate(flat):
         # BLAS reads columns first: A X = B is X^T A^T = B^T, which it writes where B was.
@@ -363,7 +372,7 @@ def _triangle(x, upper, unit):
 @_solve_triangular.vjp("A", "B")
 def _(g, needs, A, out, upper, unitriangular):
     gB = _solve_triangular(adjoint(A), g, upper=not upper, unitriangular=unitriangular)
-    gA = _triangle(-matmul(gB, adjoint(out)), upper, unitriangular) if needs[0] else None
+    gA = _triangle(matmul(-gB, adjoint(out)), upper, unitriangular) if needs[0] else None
     return gA, gB if needs[1] else None
 
 
