@@ -326,7 +326,9 @@ def op(
         function.kernel, function.composite = declared.kernel, declared.composite
         function.loop = declared.loop
         if declared.formula is not None:
-            give_loops(function, declared.formula.loop_of, when=declared.formula.when)
+            made = declared.formula
+            by_channel = made.channel_loop_of if made.channels else None
+            give_loops(function, made.loop_of, when=made.when, by_channel=by_channel)
         shown = not declared.name.startswith("_") if public is None else public
         if shown:
             _publish(declared.name, function)

@@ -16,6 +16,7 @@ from ...spec import Spec
 from ..cuda.printer import printed
 from .layout import (
     contiguous,
+    cube_of_channels,
     dense_or_repeated_scalar,
     flatten_repeated_grad,
     same_shape_dtype,
@@ -44,7 +45,16 @@ def same_float32(*specs, **_):
     )
 
 
-def give_loops(op, choose, *, when=vectorized):
+def numbers_of_channels(*specs, **_):
+    """True for float32 operands of one shape, and a last one that varies along one dim of it."""
+    *others, last = specs
+    if not (same_shape_float32(*others) and isinstance(last, Spec)):
+        return False
+    cube = cube_of_channels(others[0].shape, last.shape)
+    return cube is not None and last.dtype.name == "float32"
+
+
+def give_loops(op, choose, *, when=vectorized, by_channel=None):
     """Give an op of arrays that look alike the kernels of a loop that ``choose`` returns.
 
     By this it is declared ``elementwise``. The CPU runs the loop itself; for GPUs it is printed as
@@ -55,6 +65,7 @@ def give_loops(op, choose, *, when=vectorized):
         choose: Takes the attributes as keywords; returns the loop, and the numbers that it takes
             after the arrays.
         when: Which specs and attributes it is for.
+        by_channel: As ``choose``, of a loop whose last operand has a number for each channel.
     """
     op.op.elementwise = True
     skipped = len(op.op.scratch)
@@ -77,10 +88,32 @@ def give_loops(op, choose, *, when=vectorized):
             run = partial(_in_place, run)
         parallel_rows(run, out.size, out.size, *flat, *numbers)
 
+    if by_channel is not None:
+        _give_channel_loop(op, by_channel, layout)
+
     @op.kernel("cuda", when=lambda *specs, **_: same_float32(*specs), layout=layout, scratch=False)
     def _(xp, out, *arrays, **attributes):
         run, flat, numbers = call(out, arrays, attributes)
         printed(run)(xp, *flat, *numbers)
+
+
+def _give_channel_loop(op, by_channel, layout):
+    # The same, of a loop whose last operand has a number for each channel.
+    skipped = len(op.op.scratch)
+    backward = op.op.inputs[0] == "grad"
+
+    @op.kernel("cpu", when=numbers_of_channels, layout=layout, scratch=False)
+    def _(xp, out, *arrays, **attributes):
+        run, numbers = by_channel(**attributes)
+        *others, weight = arrays[skipped:]
+        cube = cube_of_channels(out.shape, weight.shape)
+        one = []
+        if backward and not others[0].flags.c_contiguous:
+            grad, *others = others
+            one.append(grad[(slice(0, 1),) * grad.ndim].reshape(1, 1, 1))
+        shaped = [np.ascontiguousarray(a).reshape(cube) for a in others]
+        arrays = (out.reshape(cube), *one, *shaped, weight.reshape(1, -1))
+        parallel_rows(run, out.size, cube[0], *arrays, *numbers)
 
 
 def _in_place(run, out, x, *rest):

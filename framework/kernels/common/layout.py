@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ...spec import Spec
 from ..runtime import thresholds
 
@@ -27,6 +29,22 @@ def flatten_repeated_grad(out, grad, *arrays):
     if not grad.flags.c_contiguous:
         grad = grad[(slice(0, 1),) * grad.ndim]
     return [a.reshape(-1) for a in (out, grad, *arrays)]
+
+
+def cube_of_channels(shape, numbers):
+    """Return sizes (before, of, after) of the one dim along which ``numbers`` vary, or None.
+
+    Args:
+        shape: Of an array.
+        numbers: The shape of one that broadcasts to it.
+    """
+    long = [k for k, n in enumerate(numbers) if n > 1]
+    if len(numbers) > len(shape) or len(long) > 1:
+        return None
+    if not long:
+        return shape[0], 1, prod(shape[1:])
+    dim = len(shape) - len(numbers) + long[0]
+    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
 def worth_compiling(input, *_, **__) -> bool:

@@ -109,4 +109,4 @@ def loop_named(module: str, name: str) -> Any:
     kind, name = name.split(":") if ":" in name else ("", name)
     name, _, outcome = name.rstrip("]").partition("[")
     found = DECLARED[f"{module} {name}"].variant_of(tuple(v == "1" for v in outcome))
-    return getattr(found, kind) if kind in ("sums", "listed") else found.loop
+    return getattr(found, kind) if kind in ("channels", "sums", "listed") else found.loop

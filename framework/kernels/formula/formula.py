@@ -24,7 +24,7 @@ from ...spec import Spec
 from ..common.elementwise import vectorized
 from .declaration import Declaration, DeclaredVariant
 from .derivative import Derivative
-from .loop import Loop, compiled_loop, summing_loop
+from .loop import Loop, channel_loop, compiled_loop, summing_loop
 from .numpy_calls import Calls, numpy_function
 from .reader import Reader
 from .scalar import evaluate
@@ -39,6 +39,8 @@ class Formula(Declaration):
         fused: In compiled loops, a product and a sum may round once.
         when: Called with the specs and attributes: whether a call is worth a compiled loop.
         derived: What it computes, if that is a derivative of the function.
+        channels: The last input may be a number for each channel: there is a compiled loop for
+            that, too.
 
     Attributes:
         plain: The kernel of the op that runs NumPy: ``plain(xp, out, *buffers, *inputs,
@@ -53,9 +55,10 @@ class Formula(Declaration):
         fused: bool,
         when: Callable[..., bool],
         derived: Derivative | None = None,
+        channels: bool = False,
     ) -> None:
         super().__init__(function, name, fused)
-        self.when, self.derived = when, derived
+        self.when, self.derived, self.channels = when, derived, channels
         self.over_input = False
         self.plain = self._plain_kernel()
 
@@ -110,6 +113,11 @@ class Formula(Declaration):
         variant = self._variants.get(()) or self.variant(attributes)  # the only one, without tests
         return variant.loop, variant.numbers(attributes) if attributes else ()
 
+    def channel_loop_of(self, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
+        """Return the same as :meth:`loop_of`, for a last input with a number for each channel."""
+        variant = self.variant(attributes)
+        return variant.channels, variant.numbers(attributes)
+
     def scratch(self, out: Spec, attributes: dict[str, Any]) -> tuple[Spec, ...]:
         """Return the specs of the buffers that the plain kernel wants, for a spec of its result."""
         kinds = self.variant(attributes).calls.buffers
@@ -142,6 +150,16 @@ class Variant(DeclaredVariant):
         return compiled_loop(loop, formula.module, self.name, formula.fused)
 
     @cached_property
+    def channels(self) -> Any:
+        """``channels(out, *inputs, *numbers)``: see ``loop.channel_loop``."""
+        formula = self.declared
+        elements = formula.reader.elements
+        name = f"{self.identifier}_of_channel"
+        loop = Loop(name, elements, self.count, self.steps, single=elements[-1])
+        one = compiled_loop(loop, formula.module, f"{self.name}:channel", formula.fused)
+        return channel_loop(self.loop, one, elements, self.count)
+
+    @cached_property
     def sums(self) -> Any:
         """``sums(out, *inputs, *numbers, first tile, last tile)``: see ``loop.summing_loop``."""
         return summing_loop(self.loop, self.declared.reader.elements, self.count)
@@ -151,10 +169,16 @@ class Variant(DeclaredVariant):
 def formula(function: Callable[..., Any]) -> Formula: ...
 @overload
 def formula(
-    *, fused: bool = True, when: Callable[..., bool] = vectorized
+    *, fused: bool = True, when: Callable[..., bool] = vectorized, channels: bool = False
 ) -> Callable[[Callable[..., Any]], Formula]: ...
-def formula(function: Any = None, *, fused: bool = True, when: Any = vectorized) -> Any:
+def formula(
+    function: Any = None,
+    *,
+    fused: bool = True,
+    when: Any = vectorized,
+    channels: bool = False,
+) -> Any:
     """Make a scalar function a formula; the arguments are those of :class:`Formula`."""
     if function is None:
-        return partial(formula, fused=fused, when=when)
-    return Formula(function, function.__name__, fused, when)
+        return partial(formula, fused=fused, when=when, channels=channels)
+    return Formula(function, function.__name__, fused, when, channels=channels)

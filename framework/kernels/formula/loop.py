@@ -17,7 +17,8 @@ The loop takes the result, the inputs and the numbers of the call:
 A gradient that arrives from a mean or a sum is one number repeated. Then the array ``grad`` has one
 element, and the first of two loops runs.
 
-The loop of an update takes the arrays and the numbers, and writes some of the arrays.
+The last input may be a number for each channel (:func:`channel_loop`). The loop of an update takes
+the arrays and the numbers, and writes some of the arrays.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Loop:
         count: How many numbers it takes.
         steps: What it computes.
         written: Of an update, the inputs that have new values.
+        single: An input that is an array of one element.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class Loop:
         count: int,
         steps: Steps,
         written: list[str] | None = None,
+        single: str | None = None,
     ) -> None:
         self.name, self.elements, self.count, self.steps = name, elements, count, steps
-        self.written = written
+        self.written, self.single = written, single
         self.constants: dict[str, str] = {}
         self.functions: set[str] = set()
         self.used: set[int] = set()  # numbers that these steps use
@@ -101,12 +104,13 @@ class Loop:
             f"    kind = {arrays[0]}.dtype.type",
             *[f"    {name} = kind({text})" for text, name in self.constants.items()],
             *[f"    {CONVERTED.format(k)} = kind({GIVEN.format(k)})" for k in sorted(self.used)],
+            *([f"    {self.single}_i = {self.single}[0]"] if self.single else []),
         ]
 
     def _walk(
         self, tab: str, elements: list[str], lines: list[str], over: str = "out"
     ) -> list[str]:
-        read = [f"{tab}    {e}_i = {e}[i]" for e in elements]
+        read = [f"{tab}    {e}_i = {e}[i]" for e in elements if e != self.single]
         return [f"{tab}for i in range({over}.size):", *read, *lines]
 
     def _body(self, tab: str) -> list[str]:
@@ -187,6 +191,54 @@ def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
     known = {"np": np, "each": loop, "tile_sum": tile_sum.tile_sum, "TILE": tile_sum.TILE}
     known |= {"__name__": function.__module__}
     made = _defined(text, "sums", known, function.__module__, f"sums:{function.__qualname__}")
+    return jit.compiled(made)
+
+
+def channel_loop(each: Any, one: Any, elements: list[str], count: int) -> Any:
+    """Return a kernel that walks (examples, channels, elements); the last input is (1, channels).
+
+    It takes (out, inputs, numbers) of C order. An input ``grad`` may have one element, for all.
+
+    Args:
+        each: The flat loop, for examples whose channels have one element.
+        one: The same for a last input of one element, for each channel.
+        elements: Names of the inputs.
+        count: How many numbers it takes.
+    """
+    jit, _, _, _ = _support()
+    function = each.py_func
+    numbers = [GIVEN.format(k) for k in range(count)]
+    *cubes, weight = elements
+
+    arrays = ["out", *cubes]
+
+    def call(name: str, arrays: list[str], place: str, first: str, own: str) -> str:
+        given = [f"{a}[{place}]" for a in arrays]
+        if cubes[0] == "grad":
+            given[1] = f"{arrays[1]}[{first}] if grad.size == 1 else {given[1]}"
+        return f"{name}({', '.join([*given, own, *numbers])})"
+
+    rows = [f"{a}_rows" for a in arrays]
+    flat = call("each", rows, "i", "0", f"{weight}[0]")
+    cube = call("one", arrays, "i, c", "0, 0", f"{weight}[0, c : c + 1]")
+    text = "\n".join(
+        [
+            f"def channels({', '.join(['out', *elements, *numbers])}):",
+            "    if out.shape[2] == 1:",
+            *[f"        {a}_rows = {a}.reshape({a}.shape[0], {a}.shape[1])" for a in arrays],
+            "        for i in range(out.shape[0]):",
+            f"            {flat}",
+            "    else:",
+            "        for i in range(out.shape[0]):",
+            "            for c in range(out.shape[1]):",
+            f"                {cube}",
+            "",
+        ]
+    )
+    known = {"each": each, "one": one, "__name__": function.__module__}
+    module, name = function.__module__, f"channels:{function.__qualname__}"
+    made = _defined(text, "channels", known, module, name)
+    made.__name__ = f"{function.__name__}_channels"
     return jit.compiled(made)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 from ...dtypes import bool_
-from ...kernels.common.elementwise import vectorized
+from ...kernels.common.elementwise import same_shape_float32, vectorized
 from ...kernels.common.layout import contiguous, dense_or_repeated_scalar, same_shape_dtype
 from ...kernels.common.schedule import parallel_rows
-from ...spec import Spec
+from ...kernels.formula.formula import formula
 from ..elementwise.unary import sigmoid
 from ..indexing.where import _where
 from ..manipulation.cat import cat
@@ -144,25 +145,17 @@ def _prelus(make):
     yield (make(0, 3), make(3)), {}
 
 
-def _prelu_infer(input, weight):
-    spec = broadcast(input, weight, op_name="prelu")
-    return spec, spec
-
-
 @op(
-    infer=_prelu_infer,
-    scratch=("low",),
+    infer=partial(broadcast, op_name="prelu"),
     promote="same",
     flops=per_element(4),
     samples=_prelus,
     autocast="low",
 )
-def _prelu(xp, out, low, input, weight):
-    """``max(input, 0) + weight * min(input, 0)``."""
-    xp.minimum(input, 0, out=low)
-    xp.multiply(low, weight, out=low)
-    xp.maximum(input, 0, out=out)
-    xp.add(out, low, out=out)
+@formula(when=same_shape_float32, channels=True)
+def _prelu(input, weight):
+    """``input`` above zero, else ``weight * input``."""
+    return input if input > 0 else weight * input
 
 
 def _prelu_gradients(make):
@@ -170,21 +163,11 @@ def _prelu_gradients(make):
         yield (make(*(x or (1,))), make(*x), make(*w)), {}
 
 
-def _prelu_slope_infer(grad, input, weight):
-    return grad, grad.like(dtype=bool_)
-
-
-@op(
-    infer=_prelu_slope_infer,
-    scratch=("above",),
-    flops=per_element(2),
-    samples=_prelu_gradients,
-)
-def _prelu_backward(xp, out, above, grad, input, weight):
+@op(infer=lambda grad, input, weight: grad, flops=per_element(2), samples=_prelu_gradients)
+@formula(when=same_shape_float32, channels=True)
+def _prelu_backward(grad, input, weight):
     """``grad`` where ``input`` is above zero, else ``weight * grad``."""
-    xp.greater(input, 0, out=above)
-    xp.multiply(grad, weight, out=out)
-    xp.copyto(out, grad, where=above)
+    return grad if input > 0 else weight * grad
 
 
 def _weight_gradients(make):
@@ -212,42 +195,6 @@ def _prelu_weight_backward(xp, out, each, above, grad, input, *, shape):
     xp.sum(each, axis=axes, out=out.reshape([n for n in aligned if n != 1]))
 
 
-def _prelu_compiled(*arrays_and_weight, **_):
-    *arrays, weight = arrays_and_weight
-    return same_shape_dtype(*arrays) and vectorized(arrays[0]) and isinstance(weight, Spec)
-
-
-def _channels(weight_shape, *arrays):
-    # (examples, channels, elements) of each.
-    return [a.reshape(len(a), prod(weight_shape), -1) for a in arrays]
-
-
-def _arriving(weight_shape, grad):
-    # The same of a gradient; (1, 1, 1) of one that is a repeated number.
-    if grad.flags.c_contiguous:
-        return _channels(weight_shape, grad)[0]
-    return grad[(slice(0, 1),) * grad.ndim].reshape(1, 1, 1)
-
-
-def _loops():
-    from ...kernels.cpu.activation import prelu
-
-    return prelu
-
-
-@_prelu.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
-def _(xp, out, low, input, weight):
-    cubes = _channels(weight.shape, out, input)
-    parallel_rows(_loops().prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
-
-
-@_prelu_backward.kernel("cpu", when=_prelu_compiled, layout=dense_or_repeated_scalar, scratch=False)
-def _(xp, out, above, grad, input, weight):
-    made, x = _channels(weight.shape, out, input)
-    arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)
-    parallel_rows(_loops().prelu_grad, out.size, len(made), *arrays)
-
-
 @_prelu_weight_backward.kernel(
     "cpu",
     when=lambda grad, input, *, shape: same_shape_dtype(grad, input) and vectorized(grad),
@@ -255,7 +202,14 @@ def _(xp, out, above, grad, input, weight):
     scratch=False,
 )
 def _(xp, out, each, above, grad, input, *, shape):
-    _loops().weight_grad(out.reshape(-1), _arriving(shape, grad), *_channels(shape, input))
+    from ...kernels.cpu.activation import prelu
+
+    cube = len(grad), prod(shape), -1
+    if grad.flags.c_contiguous:
+        grad = grad.reshape(cube)
+    else:  # one number, repeated
+        grad = grad[(slice(0, 1),) * grad.ndim].reshape(1, 1, 1)
+    prelu.weight_grad(out.reshape(-1), grad, input.reshape(cube))
 
 
 @_prelu.vjp("input")

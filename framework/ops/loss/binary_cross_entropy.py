@@ -7,13 +7,10 @@ overflow; so each is a separate op, and so is the gradient of each.
 from __future__ import annotations
 
 import math
-from math import prod
+from functools import partial
 
-from ...dtypes import FLOAT, float32
+from ...dtypes import FLOAT
 from ...kernels.common.elementwise import same_shape_float32
-from ...kernels.common.layout import contiguous, dense_or_repeated_scalar
-from ...kernels.common.schedule import parallel_rows
-from ...kernels.common.strided_ufuncs import negate
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import (
     exp,
@@ -24,7 +21,6 @@ from ...kernels.formula.functions import (
     minimum,
 )
 from ...modes import no_grad
-from ...spec import Spec
 from ..activation.gelu import softplus
 from ..registry import function, op
 from ..signatures import broadcast, per_element
@@ -241,89 +237,34 @@ def _weighted_logits(make):
 
 @op(
     promote="arith",
-    infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
-    scratch=("work",),
+    infer=partial(broadcast, op_name="binary_cross_entropy_with_logits"),
     flops=per_element(10),
     samples=_weighted_logits,
 )
-def _bce_with_pos_weight(xp, out, work, input, target, pos_weight):
+@formula(when=same_shape_float32, channels=True)
+def _bce_with_pos_weight(input, target, pos_weight):
     """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))``."""
-    negate(xp, input, work)
-    xp.logaddexp(work, 0.0, out=work)
-    xp.subtract(pos_weight, 1, out=out)
-    xp.multiply(out, target, out=out)
-    xp.add(out, 1, out=out)
-    xp.multiply(out, work, out=out)
-    xp.subtract(1, target, out=work)
-    xp.multiply(work, input, out=work)
-    xp.add(out, work, out=out)
+    rest = log1p_of_fraction(exp(-abs(input))) + maximum(-input, 0)
+    return ((pos_weight - 1) * target + 1) * rest + (1 - target) * input
 
 
 def _arriving_logits(make):
     for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
-        weight = make(*shape[1:], low=0.5, high=2.0)
-        yield (make(*shape), make(*shape), make(*shape), weight), {}
+        for of in (shape[1:], shape):
+            weight = make(*of, low=0.5, high=2.0)
+            yield (make(*shape), make(*shape), make(*shape), weight), {}
 
 
 @op(
     promote="arith",
-    infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
-    scratch=("work",),
+    infer=partial(broadcast, op_name="binary_cross_entropy_with_logits"),
     flops=per_element(12),
     samples=_arriving_logits,
 )
-def _bce_with_pos_weight_backward(xp, out, work, grad, input, target, pos_weight):
+@formula(when=same_shape_float32, channels=True)
+def _bce_with_pos_weight_backward(grad, input, target, pos_weight):
     """``grad (1 - t - (1 + (w - 1) t) / (1 + exp(x)))``."""
-    xp.subtract(pos_weight, 1, out=out)
-    xp.multiply(out, target, out=out)
-    xp.add(out, 1, out=out)
-    xp.exp(input, out=work)
-    xp.add(work, 1, out=work)
-    xp.true_divide(out, work, out=out)
-    xp.subtract(1, target, out=work)
-    xp.subtract(work, out, out=out)
-    xp.multiply(out, grad, out=out)
-
-
-def _cube(shape, weight):
-    """Return the sizes (before, of, after) of the dim along which a weight varies, or None."""
-    long = [k for k, n in enumerate(weight) if n > 1]
-    if len(weight) > len(shape) or len(long) > 1:
-        return None
-    if not long:
-        return shape[0], 1, -1
-    dim = len(shape) - len(weight) + long[0]
-    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
-
-
-def _by_class(*specs):
-    *others, weight = specs
-    if not (same_shape_float32(*others) and isinstance(weight, Spec) and weight.dtype is float32):
-        return False
-    return _cube(others[0].shape, weight.shape) is not None
-
-
-def _run_weighted(name, out, *arrays):
-    from ...kernels.cpu.loss import bce_weighted as loops
-
-    *others, weight = arrays
-    cube = _cube(out.shape, weight.shape)
-    shaped = [a.reshape(cube) for a in (out, *others)]
-    if len(others) == 3 and not others[0].flags.c_contiguous:
-        shaped[1] = shaped[1][:1, :1, :1]  # the gradient is one number
-    parallel_rows(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
-
-
-@_bce_with_pos_weight.kernel("cpu", when=_by_class, layout=contiguous, scratch=False)
-def _(xp, out, work, *arrays):
-    _run_weighted("bce_weighted", out, *arrays)
-
-
-@_bce_with_pos_weight_backward.kernel(
-    "cpu", when=_by_class, layout=dense_or_repeated_scalar, scratch=False
-)
-def _(xp, out, work, grad, *arrays):
-    _run_weighted("bce_weighted_grad", out, grad, *arrays)
+    return (1 - target - ((pos_weight - 1) * target + 1) / (1 + exp(input))) * grad
 
 
 @_bce_with_pos_weight.vjp("input")

@@ -1,7 +1,7 @@
-"""Compiled prelu of (examples, channels, elements), float32, and its gradients.
+"""The compiled gradient of prelu's weight, from float32 (examples, channels, elements).
 
-``weight`` is (1, channels). A single weight is that of one channel, which has all elements. The
-arriving gradient may be one number for all: then it is (1, 1, 1).
+A single weight is that of one channel, which has all elements. The arriving gradient may be one
+number for all: then it is (1, 1, 1).
 """
 
 from __future__ import annotations
@@ -14,46 +14,6 @@ from ..support.jit import SUMS, compiled
 
 _ZERO = np.float32(0)
 TILE = 4096  # elements that are summed in single precision
-
-
-@compiled
-def prelu(out: Any, x: Any, weight: Any) -> None:
-    """``x`` above zero, else ``weight * x``."""
-    count, channels, size = x.shape
-    for i in range(count):
-        if size == 1:
-            row, made, slopes = x[i].reshape(-1), out[i].reshape(-1), weight[0]
-            for j in range(row.size):
-                made[j] = row[j] if row[j] > _ZERO else row[j] * slopes[j]
-            continue
-        for c in range(channels):
-            row, made, slope = x[i, c], out[i, c], weight[0, c]
-            for j in range(row.size):
-                made[j] = row[j] if row[j] > _ZERO else row[j] * slope
-
-
-@compiled
-def prelu_grad(out: Any, grad: Any, x: Any, weight: Any) -> None:
-    """``grad`` where x is above zero, else ``weight * grad``."""
-    count, channels, size = x.shape
-    for i in range(count):
-        if size == 1 and grad.size > 1:
-            row, made, above = x[i].reshape(-1), out[i].reshape(-1), grad[i].reshape(-1)
-            slopes = weight[0]
-            for j in range(row.size):
-                made[j] = above[j] if row[j] > _ZERO else above[j] * slopes[j]
-            continue
-        for c in range(channels):
-            row, made, slope = x[i, c], out[i, c], weight[0, c]
-            if grad.size == 1:
-                g = grad[0, 0, 0]
-                low = g * slope
-                for j in range(row.size):
-                    made[j] = g if row[j] > _ZERO else low
-                continue
-            above = grad[i, c]
-            for j in range(row.size):
-                made[j] = above[j] if row[j] > _ZERO else above[j] * slope
 
 
 @compiled(fastmath=SUMS)
