@@ -306,6 +306,8 @@ class Tensor:
     _make_subclass: Any
     def _masked_scatter_(self, mask: Any, values: Any, index: Any) -> Tensor:
         """In-place twin of ``masked_scatter``."""
+    def _nan_to_num_(self, nan: Any, posinf: Any, neginf: Any) -> Tensor:
+        """In-place twin of ``nan_to_num``."""
     def _nnz(self) -> Tensor:
         """Return how many values (or dense blocks of them) a sparse tensor stores."""
     def _refresh(self) -> None: ...

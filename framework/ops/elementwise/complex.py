@@ -6,6 +6,8 @@ the derivative by the real part plus 1j times that by the imaginary part.
 
 from __future__ import annotations
 
+from math import pi
+
 from ...dtypes import COMPLEX, complex128
 from ..creation.fill import complex, zeros_like
 from ..indexing.where import _where
@@ -115,6 +117,11 @@ def angle(xp, out, input):
     else:
         xp.add(input, 0.0, out=out)  # -0.0 lies at 0
         xp.arctan2(0.0, out, out=out)
+
+
+@angle.loop()
+def _(input):
+    return input if input != input else (pi if input < 0 else 0)
 
 
 @angle.vjp("input")

@@ -6,15 +6,19 @@ passes none either.
 
 from __future__ import annotations
 
-import numpy as np
+from math import inf
+
+import ml_dtypes
 
 from ...dtypes import bool_
 from ...kernels.common.strided_ufuncs import sign_bit
-from ..creation.fill import zeros_like
+from ..creation.fill import complex, zeros_like
 from ..indexing.where import _where
-from ..registry import alias, op
+from ..inplace import into
+from ..registry import alias, function, op
 from ..signatures import per_element, singles
 from .arithmetic import numeric
+from .complex import imag, real
 
 
 def _rounding(name, doc):
@@ -102,42 +106,77 @@ def _(g):
 
 
 def _nans(make):
-    yield (make(3, 4),), {"nan": 0.0, "posinf": None, "neginf": None}
-    yield (make(),), {"nan": 1.0, "posinf": 2.0, "neginf": -2.0}
-    yield (make(0, 2),), {"nan": 0.0, "posinf": None, "neginf": None}
-
-
-def _nan_infer(input, *, nan, posinf, neginf):
-    return input, input.like(dtype=bool_)
+    numbers = {"nan": 1.0, "posinf": 2.0, "neginf": -2.0}
+    yield (make(3, 4),), numbers
+    yield (make(),), {"nan": 0.0, "posinf": 3.0, "neginf": -3.0}
+    yield (make(0, 2),), numbers
 
 
 @op(
-    infer=_nan_infer,
+    infer=lambda input, **_: (input, input.like(dtype=bool_)),
     scratch=("mask",),
-    inplace="nan_to_num_",
+    inplace="_nan_to_num_",
     flops=per_element(3),
     samples=_nans,
     elementwise=True,
 )
-def nan_to_num(xp, out, mask, input, *, nan=0.0, posinf=None, neginf=None):
-    """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
+def _nan_to_num(xp, out, mask, input, *, nan, posinf, neginf):
+    """Replace nan, +inf and -inf by numbers."""
     if out is not input:
         xp.copyto(out, input)
-    if out.dtype.kind != "f":
-        return
-    limits = np.finfo(out.dtype)
-    high = float(limits.max) if posinf is None else posinf
-    low = float(limits.min) if neginf is None else neginf
     xp.isnan(out, out=mask)
-    xp.copyto(out, 0.0 if nan is None else nan, where=mask)
-    for bad, value in ((float("inf"), high), (float("-inf"), low)):
+    xp.copyto(out, nan, where=mask, casting="unsafe")
+    for bad, value in ((inf, posinf), (-inf, neginf)):
         xp.equal(input, bad, out=mask)
-        xp.copyto(out, value, where=mask)
+        xp.copyto(out, value, where=mask, casting="unsafe")
 
 
-@nan_to_num.vjp("input")
+@_nan_to_num.loop()
+def _(input, *, nan, posinf, neginf):
+    inside = posinf if input == inf else (neginf if input == -inf else input)
+    return nan if input != input else inside
+
+
+@_nan_to_num.vjp("input")
 def _(g, input):
     return _where(input.isfinite(), g, 0)
+
+
+def _replacements(input, nan, posinf, neginf):
+    limits = ml_dtypes.finfo(input.dtype.np)
+    high = float(limits.max) if posinf is None else float(posinf)
+    low = float(limits.min) if neginf is None else float(neginf)
+    return 0.0 if nan is None else float(nan), high, low
+
+
+@function(method=True)
+def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
+    """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest.
+
+    Args:
+        input: Any shape and dtype; of complex numbers each part is replaced.
+        nan: In place of NaN; None is 0.
+        posinf: In place of infinity; None is the largest number of the dtype.
+        neginf: In place of minus infinity; None is the smallest number of the dtype.
+        out: Where to write the result.
+
+    Memory:
+        Keeps ``input``.
+    """
+    if input.dtype.is_complex:
+        parts = [nan_to_num(part(input), nan, posinf, neginf) for part in (real, imag)]
+        return into(out, complex(*parts))
+    if not input.dtype.is_floating_point:
+        return into(out, input.clone())
+    return _nan_to_num(input, *_replacements(input, nan, posinf, neginf), out=out)
+
+
+@function(method=True)
+def nan_to_num_(input, nan=0.0, posinf=None, neginf=None):
+    """In-place twin of ``nan_to_num``."""
+    if not input.dtype.is_floating_point:
+        return input.copy_(nan_to_num(input, nan, posinf, neginf))
+    return input._nan_to_num_(*_replacements(input, nan, posinf, neginf))
 
 
 @op(infer=lambda input: input.like(dtype=bool_), flops=per_element(1), samples=singles)

@@ -260,8 +260,29 @@ digamma = _unary(
     library=True,
     doc="Take the derivative of ``lgamma``.",
 )
-deg2rad = _unary("deg2rad", lambda g: g * (pi / 180), cost=1, doc="Convert degrees to radians.")
-rad2deg = _unary("rad2deg", lambda g: g * (180 / pi), cost=1, doc="Convert radians to degrees.")
+
+
+def _converting(name, factor, doc):
+    def kernel(xp, out, input):
+        xp.multiply(input, factor, out=out)  # which is made of vectors, unlike NumPy's functions
+
+    kernel.__doc__ = doc
+    made = op(
+        name=name,
+        inplace=f"{name}_",
+        infer=same,
+        promote="float",
+        flops=per_element(1),
+        samples=singles,
+        real=True,
+        elementwise=True,
+    )(kernel)
+    made.vjp("input")(lambda g: g * factor)
+    return made
+
+
+deg2rad = _converting("deg2rad", pi / 180, "Convert degrees to radians.")
+rad2deg = _converting("rad2deg", 180 / pi, "Convert radians to degrees.")
 
 alias("arcsin", of=asin)
 alias("arccos", of=acos)

@@ -1,7 +1,7 @@
 """Pairwise distances: cdist and pdist.
 
-The differences of all pairs are many times the points: they are made a tile at a time, forward and
-backward, and none is kept. Second gradients compute all of them.
+The differences of all pairs are many times the points: compiled loops make none of them, NumPy's
+calls a tile at a time, forward and backward, and none is kept. Second gradients compute all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from ...dtypes import FLOAT, bool_
 from ...kernels.common.layout import contiguous
 from ...kernels.common.matmul import matmul_into
+from ...kernels.common.schedule import parallel_range
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
@@ -22,6 +23,7 @@ from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .matmul import blas_ready, matmul
 
+_COMPILED = ("float32", "float64")
 _ELEMENTS = 1 << 17  # of a tile of differences on the host
 
 
@@ -82,6 +84,23 @@ def _cdist(xp, out, tile, x1, x2, *, p):
         return
     for b, rows in _walk(xp, x1, x2):
         _set_lengths(xp, out[b, rows], _differences(xp, tile, x1, x2, b, rows), p)
+
+
+def _loops():
+    from ...kernels.cpu.linalg import distances
+
+    return distances
+
+
+def _worth_pairs(*specs, p):
+    x1, x2 = specs[-3:-1] if len(specs) == 4 else specs
+    return x1.numel * x2.shape[1] >= thresholds.COMPILED_HEAVY and x1.dtype.name in _COMPILED
+
+
+@_cdist.kernel("cpu", when=_worth_pairs, layout=contiguous, scratch=False)
+def _(xp, out, tile, x1, x2, *, p):
+    work, rows = 3 * out.size * x1.shape[2], x1.shape[0] * x1.shape[1]
+    parallel_range(_loops().lengths_between, work, rows, out, x1, x2, p)
 
 
 def _set_lengths(xp, to, d, p):
@@ -149,6 +168,25 @@ def _cdist_backward(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *,
         xp.copyto(w, lengths[b, rows])
         _set_slopes(xp, d, w, _shaped(size, *d.shape), none, grad[b, rows], p)
         matmul_into(xp, w[:, :, None], d, out=out[b, rows][:, :, None])
+
+
+def _laid(array):
+    # By rows, or by columns.
+    return array.flags.c_contiguous or array.swapaxes(-1, -2).flags.c_contiguous
+
+
+@_cdist_backward.kernel("cpu", when=_worth_pairs, layout=_laid, scratch=False)
+def _(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
+    if p == 0:
+        out.fill(0)
+        return
+    turned = not grad.flags.c_contiguous
+    if turned:
+        grad, lengths = grad.swapaxes(-1, -2), lengths.swapaxes(-1, -2)
+    grad, x1, x2, lengths = map(np.ascontiguousarray, (grad, x1, x2, lengths))
+    work, rows = 6 * lengths.size * x1.shape[2], x1.shape[0] * x1.shape[1]
+    arrays = out, grad, x1, x2, lengths, turned, p
+    parallel_range(_loops().slopes_between, work, rows, *arrays)
 
 
 def _set_slopes(xp, d, w, s, none, grad, p):
@@ -273,7 +311,8 @@ def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
         Tensor (*, P, R).
 
     Memory:
-        Keeps both inputs and the result; the workspace is a tile of differences, about 1 MiB.
+        Keeps both inputs and the result. The workspace is a tile of differences, about 1 MiB; of
+        float32 and float64 on the CPU a block of points for each thread, about 32 KiB.
     """
     if x1.dtype.category != FLOAT or x2.dtype.category != FLOAT:
         bad = x1 if x1.dtype.category != FLOAT else x2
@@ -337,17 +376,13 @@ def _pdist(xp, out, tile, input, *, p):
 
 def _worth(*specs, p):
     points = specs[-2 if len(specs) > 1 else -1]
-    return points.numel * points.shape[0] >= thresholds.COMPILED_HEAVY and points.dtype.name in (
-        "float32",
-        "float64",
-    )
+    work = points.numel * points.shape[0]
+    return work >= thresholds.COMPILED_HEAVY and points.dtype.name in _COMPILED
 
 
 @_pdist.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
 def _(xp, out, tile, input, *, p):
-    from ...kernels.cpu.linalg import pdist as pairs
-
-    pairs.lengths(out, input, p)
+    _loops().lengths(out, input, p)
 
 
 def _followers(pairs, n):
@@ -409,9 +444,7 @@ def _pdist_backward(xp, out, tile, size, weight, zero, grad, input, lengths, *, 
 
 @_pdist_backward.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
 def _(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
-    from ...kernels.cpu.linalg import pdist as pairs
-
-    pairs.slopes(out, grad, input, lengths, p)
+    _loops().slopes(out, grad, input, lengths, p)
 
 
 @function(autocast=WIDE_ON_CUDA)

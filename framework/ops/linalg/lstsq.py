@@ -80,11 +80,18 @@ def _(g, A, out, part):
     elif part is not None:
         A = A.tril() + adjoint(A.tril(-1))
     h, gh = adjoint(out), adjoint(g)
-    first = matmul(gh, matmul(out, h))  # what leaves the column space
-    second = matmul(matmul(h, out), gh)  # and the row space
-    grad = first - matmul(A, matmul(out, first)) - matmul(h, matmul(g, h))
-    grad = grad + second - matmul(matmul(second, out), A)
+    first = _triple(gh, out, h)  # what leaves the column space
+    second = _triple(h, out, gh)  # and the row space
+    grad = first - _triple(A, out, first) - _triple(h, g, h)
+    grad = grad + second - _triple(second, out, A)
     return grad if part is None else (grad + adjoint(grad)) * 0.5
+
+
+def _triple(a, b, c):
+    # a @ b @ c, where b has the transposed shape of a and c: what is between is as small as can be.
+    if a.shape[-2] <= a.shape[-1]:
+        return matmul(matmul(a, b), c)
+    return matmul(a, matmul(b, c))
 
 
 def default_rtol(A):

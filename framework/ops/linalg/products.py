@@ -94,6 +94,8 @@ def inner(input, other, *, out=None):
             f"inner contracts input.shape[-1] with other.shape[-1]; got input "
             f"{tuple(input.shape)} and other {tuple(other.shape)}. Transpose one."
         )
+    if input.ndim == other.ndim == 1:
+        return matmul(input, other, out=out)
     return tensordot(input, other, ([-1], [-1]), out=out)
 
 

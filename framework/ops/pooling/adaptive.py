@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from ...dtypes import bool_, int32
-from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, heavy, worth_compiling
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..creation.from_data import tensor
@@ -18,6 +18,19 @@ from ..registry import op
 from .primitives import index_dtype
 
 # Windows
+
+_CALLS = 32  # of NumPy's functions, from which a compiled loop takes less for any input
+
+
+def _worth_averaging(input, *, size):
+    return worth_compiling(input) or (heavy(input) and prod(size) >= _CALLS)
+
+
+def _worth_comparing(input, *, size):
+    # Each place is compared by six calls.
+    return worth_compiling(input) or (
+        heavy(input) and 6 * prod(input.shape[-len(size) :]) >= _CALLS
+    )
 
 
 def _cells(size, out):
@@ -64,7 +77,7 @@ def _spread(name, elements, size, *arrays):
     parallel_rows(getattr(adaptive, name), elements, len(arrays[0]), *arrays)
 
 
-@_adaptive_avg_pool.kernel("cpu", when=worth_compiling, layout=contiguous)
+@_adaptive_avg_pool.kernel("cpu", when=_worth_averaging, layout=contiguous)
 def _(xp, out, input, *, size):
     _spread("average", input.size, size, out, input)
 
@@ -99,7 +112,8 @@ def _adaptive_avg_pool_grad(xp, out, share, grad, *, size):
 
 
 def _worth_spreading(grad, *_, size):
-    return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
+    spread = grad.like((*grad.shape[: -len(size)], *size))
+    return worth_compiling(spread) or (heavy(spread) and prod(grad.shape[-len(size) :]) >= _CALLS)
 
 
 @_adaptive_avg_pool_grad.kernel("cpu", when=_worth_spreading, layout=contiguous, scratch=False)
@@ -149,7 +163,7 @@ def _adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
             xp.copyto(where, flat, where=larger, casting="unsafe")
 
 
-@_adaptive_max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+@_adaptive_max_pool.kernel("cpu", when=_worth_comparing, layout=contiguous, scratch=False)
 def _(xp, out, index, _larger, _nan, input, *, size):
     _spread("largest", input.size, size, out, index, input)
 

@@ -15,6 +15,7 @@ from ...kernels.common.layout import contiguous
 from ...spec import Spec
 from ..convolution.functional import several
 from ..creation.from_data import tensor
+from ..indexing.index_put import take
 from ..random.draw import rand
 from ..registry import function, op
 from .adaptive import _plane_scatter
@@ -68,24 +69,23 @@ def _fractional_max_pool(
     starts.fill(0)
     spread = starts.reshape(-1, *size)
     for d, (n, k, m) in enumerate(zip(planes, kernel, size, strict=True)):
-        column = u[:, d].astype("float64")
+        column = u[:, d, None].astype("float64")
         step = (n - k) / (m - 1) if m > 1 else 0.0
-        stride = prod(planes[d + 1 :])
-        for i in range(m):
-            if i == m - 1:
-                at = xp.full(column.shape, n - k, dtype="int64")
-            else:
-                at = ((i + column) * step).astype("int64") - (column * step).astype("int64")
-            target = spread[(slice(None), *[slice(None)] * d, i, ...)]
-            xp.add(target, (at * stride).reshape(-1, *[1] * (len(size) - 1)), out=target)
-    rows = xp.arange(starts.shape[0])
+        at = ((xp.arange(m) + column) * step).astype("int64") - (column * step).astype("int64")
+        at[:, m - 1] = n - k
+        at *= prod(planes[d + 1 :])
+        ones = (1,) * (len(size) - 1)
+        xp.add(spread, at.reshape(-1, *ones[:d], m, *ones[d:]), out=spread)
+    before = xp.arange(starts.shape[0])[:, None] * source.shape[1]  # elements of planes before
+    source = source.reshape(-1)
+    xp.add(starts, before, out=starts)
     for number, place in enumerate(product(*map(range, kernel))):
         offset = 0
         for n, j in zip(planes, place, strict=True):
             offset = offset * n + j
         xp.add(starts, offset, out=flat)
-        for k in range(flat.shape[1]):  # one element of every plane
-            value[:, k] = source[rows, flat[:, k]]
+        take(xp, source, flat, 0, value)
+        xp.subtract(flat, before, out=flat)
         if not number:
             xp.copyto(best, value)
             xp.copyto(where, flat, casting="unsafe")

@@ -13,6 +13,8 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from ...dtypes import bool_, int16, int32, int64, uint8
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.schedule import parallel_range, parallel_rows
@@ -294,17 +296,18 @@ def _counts(xp, size, out, kernel, stride, padding, include, divisor, dtype):
         return divisor
     lengths = []
     for n, m, k, s, p in zip(size, out, kernel, stride, padding, strict=True):
-        spans = []
-        for o in range(m):
-            start = o * s - p
-            stop = min(start + k, n + p)
-            spans.append(stop - start if include else min(stop, n) - max(start, 0))
-        lengths.append(spans)
-    if all(len(set(spans)) == 1 for spans in lengths):
-        return prod(spans[0] for spans in lengths)
+        if (m - 1) * s + k <= n + 2 * p and (include or not p):  # all windows are complete
+            lengths.append(k)
+            continue
+        start = np.arange(m) * s - p
+        stop = np.minimum(start + k, n + p)
+        spans = stop - start if include else np.minimum(stop, n) - np.maximum(start, 0)
+        lengths.append(int(spans[0]) if (spans == spans[0]).all() else spans)
+    if all(isinstance(spans, int) for spans in lengths):
+        return prod(lengths)
     total = None
-    for spans in lengths:
-        row = xp.asarray(spans, dtype=dtype)
+    for m, spans in zip(out, lengths, strict=True):
+        row = xp.full(m, spans, dtype=dtype) if isinstance(spans, int) else xp.asarray(spans, dtype)
         total = row if total is None else total[..., None] * row
     return total
 

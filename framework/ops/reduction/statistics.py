@@ -326,8 +326,14 @@ def combinations(input, r=2, with_replacement=False):
         raise RuntimeError(f"Expect a non-negative number, but got {r}")
     if r == 0:
         return empty((0,), dtype=input.dtype, device=input.device)
-    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    rows = np.array(list(choose(range(input.shape[0]), r)), np.int64).reshape(-1, r)
+    n = input.shape[0]
+    if r == 1:
+        rows = np.arange(n)[:, None]
+    elif r == 2:
+        rows = np.stack(np.triu_indices(n, 0 if with_replacement else 1), -1)
+    else:
+        named = "combinations_with_replacement" if with_replacement else "combinations"
+        rows = np.array(list(getattr(itertools, named)(range(n), r)), np.int64).reshape(-1, r)
     return input.take(tensor(rows, device=input.device))
 
 

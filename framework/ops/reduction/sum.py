@@ -8,7 +8,7 @@ from math import prod as product
 from ...dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ...kernels.common.half_reduce import sum_halves, summed_as_is, sums_in_float32
 from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.common.reduce import average, total
+from ...kernels.common.reduce import average, every, some, total
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
@@ -331,13 +331,13 @@ def _truth_infer(input, *, dim, keepdim):
 @op(infer=_truth_infer, half="exact", samples=reductions)
 def _all(xp, out, input, *, dim, keepdim):
     """True where every element over ``dim`` is nonzero."""
-    xp.all(input, axis=dim, keepdims=keepdim, out=out)
+    every(xp, input, dim, out, keepdim)
 
 
 @op(infer=_truth_infer, half="exact", samples=reductions)
 def _any(xp, out, input, *, dim, keepdim):
     """True where some element over ``dim`` is nonzero."""
-    xp.any(input, axis=dim, keepdims=keepdim, out=out)
+    some(xp, input, dim, out, keepdim)
 
 
 @function(method=True)

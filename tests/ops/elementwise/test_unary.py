@@ -1,5 +1,6 @@
 """Functions of one number: dtypes, edges, what is kept, complex numbers."""
 
+import math
 import subprocess
 import sys
 
@@ -52,6 +53,21 @@ def test_nan_to_num_takes_the_limits_of_the_dtype():
     assert x.nan_to_num().tolist() == [0.0, high, -high, 1.0]
     assert x.nan_to_num(nan=2.0, posinf=3.0, neginf=4.0).tolist() == [2.0, 3.0, 4.0, 1.0]
     assert x.nan_to_num_(0.5) is x
+    assert x.tolist() == [0.5, high, -high, 1.0]
+
+
+@pytest.mark.parametrize("size", [1, 5000])  # NumPy's calls, and compiled loops
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_nan_to_num_takes_the_limits_of_every_dtype(name, size):
+    dtype = getattr(lt, name)
+    part = dtype.to_real()
+    high = lt.finfo(part).max
+    x = lt.tensor([math.nan, math.inf, -math.inf, 1.0] * size, dtype=part)
+    x = lt.complex(x, x) if dtype.is_complex else x
+    for found in (x.nan_to_num(), x.clone().nan_to_num_(), lt.nan_to_num(x, out=x.clone())):
+        assert found.dtype is dtype
+        for values in (found.real, found.imag) if dtype.is_complex else (found,):
+            assert values.tolist() == [0.0, high, -high, 1.0] * size
 
 
 def test_xlogy_is_zero_where_its_first_argument_is():

@@ -5,6 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.linalg import cdist
 
 EXACT = "donot_use_mm_for_euclid_dist"
@@ -14,10 +15,21 @@ EXACT = "donot_use_mm_for_euclid_dist"
 @pytest.mark.parametrize("tile", [1, 7, 40, 1000])
 def test_results_do_not_depend_on_the_tile(p, tile, monkeypatch):
     monkeypatch.setattr(cdist, "_ELEMENTS", tile)
-    rng = np.random.default_rng(tile)
+    monkeypatch.setattr(thresholds, "COMPILED_HEAVY", 1 << 60)
     # Sizes of its own for each tile: a plan remembers the workspace.
-    points = {1: 3, 7: 4, 40: 5, 1000: 6}[tile]
-    x, y = rng.standard_normal((2, points, 3)), rng.standard_normal((2, 4, 3))
+    check_distances(p, {1: 3, 7: 4, 40: 5, 1000: 6}[tile], 4, 3)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("sizes", [(4, 5, 2), (3, 5000, 2), (40, 30, 600)])  # several blocks, too
+def test_compiled_distances(p, sizes):
+    check_distances(p, *sizes)
+
+
+def check_distances(p, points, others, coordinates):
+    rng = np.random.default_rng(points)
+    x = rng.standard_normal((2, points, coordinates))
+    y = rng.standard_normal((2, others, coordinates))
     y[0, 0] = x[0, 0]  # one distance of zero
     a, b = lt.tensor(x, requires_grad=True), lt.tensor(y, requires_grad=True)
     out = lt.cdist(a, b, p, EXACT)
@@ -38,10 +50,24 @@ def test_results_do_not_depend_on_the_tile(p, tile, monkeypatch):
     np.testing.assert_allclose(gb.numpy(), -(g[..., None] * slope).sum(1), rtol=1e-9, atol=1e-12)
 
 
-def test_the_workspace_is_one_tile_forward_and_backward():
-    x = lt.zeros(200, 64, requires_grad=True)
+def test_compiled_loops_make_nothing_but_the_results():
+    x, y = lt.zeros(200, 64, requires_grad=True), lt.ones(100, 64)
+    lt.reset_peak_memory_stats()
+    before = lt.memory_allocated()
+    out = lt.cdist(x, y, 3.0)
+    assert lt.max_memory_allocated() - before == out.nbytes
+    g = lt.ones_like(out)
+    lt.reset_peak_memory_stats()
+    before = lt.memory_allocated()
+    (gx,) = grad(out, [x], g)
+    assert lt.max_memory_allocated() - before == gx.nbytes
+
+
+def test_the_workspace_is_one_tile_forward_and_backward(monkeypatch):
+    monkeypatch.setattr(thresholds, "COMPILED_HEAVY", 1 << 60)
+    x = lt.zeros(201, 64, requires_grad=True)
     y = lt.ones(100, 64)
-    whole = 200 * 100 * 64 * 4
+    whole = 201 * 100 * 64 * 4
     tile = (cdist._ELEMENTS // 6400) * 6400 * 4
     lt.reset_peak_memory_stats()
     before = lt.memory_allocated()

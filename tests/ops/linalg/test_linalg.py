@@ -1,5 +1,7 @@
 """Linear algebra where the generated tests do not look: failures, messages, edges, memory."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -357,3 +359,22 @@ def test_slopes_of_large_stacks_of_small_matrices(function):
     a = x.detach()[few].requires_grad_()
     expected = grad(function(a).sum(), [a])[0]  # which LAPACK computes
     np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(3, 4000), (4000, 3)])
+def test_the_gradient_of_pinv_makes_no_square_of_the_long_side(shape):
+    x = lt.tensor(np.random.default_rng(0).standard_normal(shape), requires_grad=True)
+    before = lt.memory_allocated("cpu")
+    lt.reset_peak_memory_stats("cpu")
+    linalg.pinv(x).sum().backward()
+    assert lt.max_memory_allocated("cpu") - before < 20 * x.nbytes
+
+
+def test_combinations_are_those_of_itertools():
+    for n in (0, 1, 2, 5):
+        for r in (1, 2, 3):
+            for name in ("combinations", "combinations_with_replacement"):
+                expected = [list(c) for c in getattr(itertools, name)(range(n), r)]
+                found = lt.combinations(lt.arange(n), r, name.endswith("replacement"))
+                assert found.shape == (len(expected), r)
+                assert found.tolist() == expected

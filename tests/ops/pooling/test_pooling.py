@@ -224,3 +224,23 @@ def test_only_the_batch_may_be_empty():
             pool(lt.zeros(2, 0, 4), 2)
     with pytest.raises(ValueError, match="3D or 4D"):
         F.adaptive_avg_pool2d(lt.zeros(2, 2), (1, 1))
+
+
+def test_the_divisors_of_windows_are_the_elements_that_they_cover():
+    draws = np.random.default_rng(3)
+    for _ in range(300):
+        n, k, s = (int(v) for v in draws.integers(1, 9, 3))
+        k = min(k, n)
+        p = int(draws.integers(0, k // 2 + 1))
+        ceil, include = (bool(v) for v in draws.integers(0, 2, 2))
+        m = primitives._pooled_size(n, k, s, p, 1, ceil)
+        spans = []
+        for o in range(m):
+            padded = [i for i in range(o * s - p, o * s - p + k) if i < n + p]
+            spans.append(len(padded) if include else sum(0 <= i < n for i in padded))
+        found = primitives._counts(np, (n,), (m,), (k,), (s,), (p,), include, None, "float32")
+        assert np.array_equal(np.broadcast_to(found, m), spans)
+        both = primitives._counts(
+            np, (n, 4), (m, 2), (k, 2), (s, 2), (p, 0), include, None, "float32"
+        )
+        assert np.array_equal(np.broadcast_to(both, (m, 2)), np.outer(spans, [2, 2]))

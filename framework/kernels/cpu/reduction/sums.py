@@ -36,8 +36,9 @@ def _of_row(x: Any) -> Any:
 @compiled(signature="f4:1C,f4:2Cr")
 def of_rows(out: Any, x: Any) -> None:
     """Add up each row of (rows, n)."""
+    short = x.shape[1] <= TILE
     for i in range(out.size):
-        out[i] = np.float32(_of_row(x[i]))
+        out[i] = _of_tile(x[i]) if short else np.float32(_of_row(x[i]))
 
 
 @compiled(signature="f4:2C,f4:4Cr,i8,i8")
@@ -50,12 +51,14 @@ def of_lines(out: Any, x: Any, start: int, stop: int) -> None:
         start: The first line, counted over all of ``count``.
         stop: Behind the last.
     """
-    _, n, lines, _ = x.shape
+    _, n, lines, length = x.shape
+    short = length <= TILE
     for k in range(start, stop):
         i, line = k // lines, k % lines
         found = 0.0
         for r in range(n):
-            found += _of_row(x[i, r, line])
+            row = x[i, r, line]
+            found += np.float64(_of_tile(row)) if short else _of_row(row)
         out[i, line] = np.float32(found)
 
 
