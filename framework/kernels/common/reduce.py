@@ -87,16 +87,17 @@ def some(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
 
 def _compiled_sum(x: Any, axis: Any, out: Any) -> bool:
     # Whether a compiled loop did it: of float32 without gaps, over dims that are neighbors.
-    kinds = x.dtype, out.dtype
-    if kinds != (_float32, _float32) or not x.flags.c_contiguous or not x.flags.aligned:
+    if x.dtype != _float32 or out.dtype != _float32 or not x.flags.aligned:
         return False
+    from ..cpu.reduction import sums
+
+    if not x.flags.c_contiguous:
+        return not any(x.strides) and _sum_of_repeated(sums.of_rows, x, out)
     if not out.flags.c_contiguous or not out.flags.aligned:
         return False
     axes = sorted({d % x.ndim for d in ((axis,) if isinstance(axis, int) else axis)})
     if not axes:
         return False
-    from ..cpu.reduction import sums
-
     if axes[-1] - axes[0] != len(axes) - 1:
         return _sum_of_lines(sums.of_lines, x, axes, out)
     count = prod(x.shape[: axes[0]])
@@ -113,6 +114,21 @@ def _compiled_sum(x: Any, axis: Any, out: Any) -> bool:
         found = np.empty(-(-n // part))
         parallel_range(sums.of_parts, n, found.size, found, x.reshape(-1), part)
         out[...] = np.add.reduce(found)
+    return True
+
+
+def _sum_of_repeated(of_rows: Any, x: Any, out: Any) -> bool:
+    # All sums of one number that is repeated are alike, as of a gradient that a mean sends back:
+    # one row is added up, in parts.
+    n = x.size // out.size
+    row, found = np.empty((1, min(n, _PART)), _float32), np.empty(1, _float32)
+    row[...] = x[(slice(0, 1),) * x.ndim].reshape(())
+    total = 0.0
+    for size, count in ((_PART, n // _PART), (n % _PART, 1)):
+        if size and count:
+            of_rows(found, row[:, :size])
+            total += count * float(found[0])
+    out[...] = total
     return True
 
 

@@ -58,8 +58,8 @@ def alone(f, *args):
 
 def linalg(xp, matrices):
     """Return what decomposes matrices: ``xp.linalg``, or what is faster than NumPy's."""
-    faster = xp is np and min(matrices.shape[-2:]) > SMALL and lapack.available()
-    return lapack if faster else xp.linalg
+    m, n = matrices.shape[-2:]
+    return lapack if xp is np and m * n > SMALL**2 and lapack.available() else xp.linalg
 
 
 def _alike(arrays):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
+
 from ...data_dependence import require_values
 from ...dtypes import int64
 from ...kernels.common.copy import place
@@ -103,16 +105,15 @@ def repeat_interleave(input=None, repeats=None, dim=None, *, output_size=None):
         shape[d] *= repeats
         return _reshape_copy(wide, shape=tuple(shape))
     counts = repeats.tolist() if isinstance(repeats, Tensor) else [int(r) for r in repeats]
+    counts = np.asarray(counts, np.int64)
     if len(counts) != input.shape[d]:
         raise RuntimeError(
             "repeats must have the same size as input along dim, but got repeats.size(0) = "
             f"{len(counts)} and input.size({d}) = {input.shape[d]}"
         )
-    if any(c < 0 for c in counts):
+    if (counts < 0).any():
         raise RuntimeError("repeats can not be negative")
-
-    where = [k for k, c in enumerate(counts) for _ in range(c)]
-
+    where = np.repeat(np.arange(len(counts)), counts)
     return input.index_select(d, tensor(where, dtype=int64, device=input.device))
 
 

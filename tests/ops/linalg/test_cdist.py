@@ -21,7 +21,8 @@ def test_results_do_not_depend_on_the_tile(p, tile, monkeypatch):
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf")])
-@pytest.mark.parametrize("sizes", [(4, 5, 2), (3, 5000, 2), (40, 30, 600)])  # several blocks, too
+# Several blocks of points, and pairs of points with several tiles of coordinates, too
+@pytest.mark.parametrize("sizes", [(4, 5, 2), (3, 5000, 2), (40, 30, 100), (7, 6, 2500)])
 def test_compiled_distances(p, sizes):
     check_distances(p, *sizes)
 

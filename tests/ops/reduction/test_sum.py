@@ -241,3 +241,12 @@ def test_logsumexp_of_complex_numbers_has_the_principal_angle():
     x = lt.tensor([1.0 + 5.0j, 0.5 - 3.0j], dtype=lt.complex128)
     expected = np.log(np.exp(x.numpy()).sum())
     assert abs(lt.logsumexp(x, 0).item() - expected) < 1e-14
+
+
+@pytest.mark.parametrize("dim", [(1,), (0,), (0, 2), (2,), (0, 1, 2)])
+def test_a_repeated_number_is_added_up_as_its_copy_is(dim):
+    for shape in ((40, 50, 60), (3, 200, 300), (2, 40000, 3)):
+        repeated = lt.tensor(0.1).expand(shape)
+        found, expected = repeated.sum(dim), repeated.double().sum(dim)
+        assert found.shape == expected.shape
+        assert (found - expected).abs().max() <= 1e-6 * expected.max()
