@@ -22,8 +22,8 @@ from .schedule import parallel_range, parallel_rows, parallel_slices
 _PART = 1 << 14  # elements of a sum of everything that one thread adds up, at least
 _MOST_PARTS = 1 << 12  # of these: their sums are memory that no ledger counts
 _SHORTEST = 2  # elements of a line, where lines are added up
-_SHORT_ROW = 16  # elements of a row up to which extremes are found column by column
-_LONG_ROW = 33  # from which NumPy's own call is as fast
+_SHORT_ROW = 16  # elements of a row up to which columns are combined
+_LONG_ROW = 32  # up to which that is faster than NumPy's own call
 _FEW_ROWS = 64
 _LINE = 16  # places along the kept dim that stay together: NumPy goes through single ones otherwise
 
@@ -34,7 +34,9 @@ def total(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
     """Add up over ``axis`` (an int or several), in the dtype of ``out``."""
     if xp is np:
         large = x.size >= thresholds.COMPILED_SUM
-        if not large or not _compiled_sum(x, axis, out):
+        if x.dtype.kind in "iub" and out.dtype.kind in "iu":
+            _of_short_rows(np.add, x, axis, out, keepdims, _SHORT_ROW)
+        elif not large or not _compiled_sum(x, axis, out):
             _reduce(np.add, x, axis, out, keepdims)
     else:
         xp.sum(x, axis=axis, dtype=out.dtype, keepdims=keepdims, out=out)
@@ -55,7 +57,7 @@ def average(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None
 def largest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
     """Find the largest over ``axis``; NaN is larger than all."""
     if xp is np:
-        _extremes(np.maximum, x, axis, out, keepdims)
+        _of_short_rows(np.maximum, x, axis, out, keepdims)
     else:
         xp.max(x, axis=axis, keepdims=keepdims, out=out)
 
@@ -63,7 +65,7 @@ def largest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None
 def smallest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
     """Find the smallest over ``axis``; NaN is smaller than all."""
     if xp is np:
-        _extremes(np.minimum, x, axis, out, keepdims)
+        _of_short_rows(np.minimum, x, axis, out, keepdims)
     else:
         # Without `out`: CuPy's min takes it for a dtype where CUB reduces.
         xp.copyto(out, xp.min(x, axis=axis, keepdims=keepdims))
@@ -72,7 +74,7 @@ def smallest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> Non
 def every(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
     """Test whether all elements over ``axis`` are nonzero."""
     if xp is np and x.dtype == out.dtype == bool:
-        _extremes(np.logical_and, x, axis, out, keepdims)
+        _of_short_rows(np.logical_and, x, axis, out, keepdims)
     else:
         xp.all(x, axis=axis, keepdims=keepdims, out=out)
 
@@ -80,7 +82,7 @@ def every(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
 def some(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
     """Test whether any element over ``axis`` is nonzero."""
     if xp is np and x.dtype == out.dtype == bool:
-        _extremes(np.logical_or, x, axis, out, keepdims)
+        _of_short_rows(np.logical_or, x, axis, out, keepdims)
     else:
         xp.any(x, axis=axis, keepdims=keepdims, out=out)
 
@@ -148,26 +150,28 @@ def _sum_of_lines(loop: Any, x: Any, axes: list[int], out: Any) -> bool:
     return True
 
 
-def _extremes(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> None:
+def _of_short_rows(
+    ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool, longest: int = _LONG_ROW
+) -> None:
     # Of an array whose last dims make short rows, all rows at once: NumPy takes 40 ns for a row.
     axes = {d % x.ndim for d in ((axis,) if isinstance(axis, int) else axis)} if x.ndim else ()
     kept = x.ndim - len(axes)
     n = prod(x.shape[kept:])
     if (
         axes == {*range(kept, x.ndim)}
-        and 1 < n < _LONG_ROW
+        and 1 < n <= longest
         and x.size >= _FEW_ROWS * n
         and x.flags.c_contiguous
         and out.flags.c_contiguous
     ):
         rows, found = x.reshape(-1, n), out.reshape(-1)
-        run = partial(_extremes_of_rows, ufunc)
+        run = partial(_column_by_column, ufunc)
         parallel_slices(run, (found, rows), (0, 0), len(rows), x.size)
     else:
         _reduce(ufunc, x, axis, out, keepdims)
 
 
-def _extremes_of_rows(ufunc: Any, out: Any, x: Any) -> None:
+def _column_by_column(ufunc: Any, out: Any, x: Any) -> None:
     n = x.shape[1]
     step = thresholds.TILE // n
     half = np.empty((min(step, len(x)), n // 2), x.dtype) if n > _SHORT_ROW else None

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...data_dependence import require_values
 from ...dtypes import INT, int32, int64
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros
@@ -160,8 +161,25 @@ def _searchsorted(xp, sorted_sequence, input, *, right):
     count = prod(input.shape[:-1])
     rows = sorted_sequence.reshape(count, sorted_sequence.shape[-1])
     values = input.reshape(count, input.shape[-1])
+    if count > 1 and 0 < rows.shape[1] <= _SHORT and (rows[:, -1] == rows[:, -1]).all():  # no NaN
+        return _counted_before(xp, rows, values, right).reshape(input.shape)
     found = [xp.searchsorted(r, v, side) for r, v in zip(rows, values, strict=True)]
     return xp.stack(found).reshape(input.shape) if found else xp.zeros(input.shape, xp.int64)
+
+
+_SHORT = 32  # elements of a sorted row up to which all are compared with each value
+
+
+def _counted_before(xp, rows, values, right):
+    # How many elements come before each value: those that are not at it or behind. NaN is last.
+    out = xp.empty(values.shape, xp.int64)
+    behind = xp.greater if right else xp.greater_equal
+    step = max(1, thresholds.TILE_BYTES // (values.shape[1] * rows.shape[1]))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        later = behind(rows[part, None, :], values[part, :, None])
+        out[part] = rows.shape[1] - xp.count_nonzero(later, axis=-1)
+    return out
 
 
 @function()

@@ -143,7 +143,14 @@ def _window(kernel, stride, padding, dilation):
     return more + kernel, more + stride, (0,) * len(more) + padding, more + dilation
 
 
-@_max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+def _worth_comparing(input, *, kernel, **_):
+    # Or six calls of NumPy's for each place of the window take longer than the compiled loop of
+    # float32, which `lowtide compile` has made.
+    many = prod(kernel) > _HEAVY and input.numel > 0
+    return worth_compiling(input) or (many and input.dtype.name == "float32")
+
+
+@_max_pool.kernel("cpu", when=_worth_comparing, layout=contiguous, scratch=False)
 def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
     from ...kernels.cpu.pooling import max_pool3d
 
@@ -218,8 +225,8 @@ def _max_pool_grad(xp, out, won, product, grad, index, *, size, kernel, stride, 
         xp.add(view, here, out=view)
 
 
-def _onto_much(grad, *_, size, **__):
-    return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
+def _onto_much(grad, *_, size, kernel, **__):
+    return _worth_comparing(grad.like((*grad.shape[: -len(size)], *size)), kernel=kernel)
 
 
 @_max_pool_grad.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)

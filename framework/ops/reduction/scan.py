@@ -252,6 +252,8 @@ def cumprod(input, dim, *, dtype=None, out=None):
 
 # Extremes
 
+_FEW = 32  # elements along a dim up to which all rows go on together: NumPy takes 100 ns for each
+
 
 def _extreme_infer(input, *, dim):
     return input, input.like(dtype=int64), input.like(dtype=bool_), input.like(dtype=bool_)
@@ -280,7 +282,7 @@ def _running(name, word):
             xp.copyto(place, span(indices, dim, k - 1, k), where=take)
 
     def fast(xp, values, indices, hit, isnan, input, *, dim):
-        if not input.ndim:
+        if not input.ndim or input.shape[dim] <= _FEW:
             return kernel(xp, values, indices, hit, isnan, input, dim=dim)
         accumulate = (xp.maximum if word == "largest" else xp.minimum).accumulate
         accumulate(input, axis=dim, out=values)
@@ -288,13 +290,10 @@ def _running(name, word):
         xp.not_equal(input, input, out=isnan)
         xp.logical_or(hit, isnan, out=hit)
         xp.logical_not(hit, out=hit)
-        n = input.shape[dim]
-        for k in range(n):
-            span(indices, dim, k, k + 1).fill(k)
+        places = xp.arange(input.shape[dim]).reshape(-1, *(1,) * (input.ndim - 1 - dim))
+        xp.copyto(indices, places)
         xp.copyto(indices, 0, where=hit)
-        for k in range(1, n):
-            now, before = span(indices, dim, k, k + 1), span(indices, dim, k - 1, k)
-            xp.maximum(now, before, out=now)
+        xp.maximum.accumulate(indices, axis=dim, out=indices)
         return None
 
     kernel.__doc__ = f"Find the {word} element so far along ``dim``, and where it was last."

@@ -45,6 +45,29 @@ def test_truth_of_rows(shape):
                 np.testing.assert_array_equal(found, getattr(np, name)(a, axis=dim, keepdims=keep))
 
 
+@pytest.mark.parametrize("kind", ["i8", "i4", "u1", "?"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_of_integers(shape, kind):
+    a = drawn(shape, kind)
+    for dim in dims_of(shape):
+        for keep in (False, True):
+            found = lt.tensor(a).sum(dim, keep)
+            assert found.dtype is lt.int64
+            expected = np.sum(a, axis=dim, keepdims=keep, dtype=np.int64)
+            np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8", "i8", "i4"])
+def test_the_kth_of_short_and_long_rows(kind):
+    for n in (2, 5, 16, 95, 96, 97, 300):
+        a = np.round(drawn((20000 // n + 1, n), kind, n) / 20).astype(kind)  # many are equal
+        for k in {1, (n + 1) // 2, n}:
+            values, indices = lt.tensor(a).kthvalue(k)
+            order = np.argsort(a, axis=-1, kind="stable")[:, k - 1]
+            np.testing.assert_array_equal(indices.numpy(), order)
+            np.testing.assert_array_equal(values.numpy(), a[np.arange(len(a)), order])
+
+
 def test_rows_that_lie_apart():
     a = drawn((200, 12), "f4")
     for view in (a[:, ::2], a[::3], a.T.copy().T):

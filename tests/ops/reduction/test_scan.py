@@ -190,3 +190,24 @@ def test_gradients_of_gather_with_indices_that_repeat(monkeypatch):
     x = values(60, 7, 50, dtype=np.float64)
     index = np.random.default_rng(3).integers(0, 7, (60, 9, 50))
     compare(lambda x: x.gather(1, lt.tensor(index)), [x], monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8", "i8", "u1", "?"])
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_running_extremes_of_every_dtype_and_length(name, kind):
+    draws = np.random.default_rng(5)
+    for shape in ((7,), (50,), (3, 40), (40, 3), (2, 33, 5), (70, 32), (4, 1), (5, 0, 3)):
+        a = (draws.standard_normal(shape) * 3).astype(kind)
+        if kind.startswith("f") and a.size:
+            a.reshape(-1)[draws.integers(0, a.size, 2)] = np.nan
+        for dim in range(len(shape)):
+            values, indices = getattr(lt.tensor(a), name)(dim)
+            x, found = np.moveaxis(a, dim, 0), np.moveaxis(values.numpy(), dim, 0)
+            places = np.moveaxis(indices.numpy(), dim, 0)
+            for k in range(len(x)):
+                so_far = x[: k + 1].astype("f8")
+                best = (np.max if name == "cummax" else np.min)(so_far, axis=0)
+                np.testing.assert_array_equal(found[k], best)
+                same = (so_far == best) | np.isnan(so_far) & np.isnan(best)
+                last = k - np.argmax(same[::-1], axis=0)  # the newest of equal ones
+                np.testing.assert_array_equal(places[k], last)

@@ -228,7 +228,8 @@ def select(
 ) -> None:
     """The element of each column that :func:`sort` puts at ``k``, and where it is.
 
-    Digit by digit from the highest, only the keys that agree with it are kept.
+    Digit by digit from the highest, only the keys that agree with it are kept. Of few elements all
+    pairs are compared.
 
     Args:
         values: Bits as unsigned numbers.
@@ -246,6 +247,7 @@ def select(
     width, infinite = x.itemsize * 8, _u(infinity)
     every = ~_u(0) >> _u(64 - width)
     counts = np.empty(256, np.int64)
+    ranks, order = np.empty(_FEW, keys.dtype), np.empty(_FEW, places.dtype)
     for i in range(first, last):
         for c in range(columns):
             odd = -1
@@ -255,6 +257,9 @@ def select(
                 if key == every and odd < 0:
                     odd = j
             m, rank = n, k
+            if n <= (_FEW if width == 64 else _FEW // 3):
+                _rank(keys, ranks, places, order, n)
+                m, places[0], rank = 1, order[k], 0
             for d in range(x.itemsize - 1, -1, -1):
                 if m == 1:
                     break
