@@ -63,8 +63,8 @@ from ..framework.ops.embedding.embedding import embedding as embedding
 from ..framework.ops.embedding.embedding_bag import embedding_bag as embedding_bag
 from ..framework.ops.indexing.nonzero import one_hot as one_hot
 from ..framework.ops.linalg.bilinear import bilinear as bilinear
-from ..framework.ops.linalg.cdist import pdist as pdist
 from ..framework.ops.linalg.linear import linear as linear
+from ..framework.ops.linalg.pdist import pdist as pdist
 from ..framework.ops.loss.binary_cross_entropy import binary_cross_entropy as binary_cross_entropy
 from ..framework.ops.loss.binary_cross_entropy import (
     binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,

@@ -1,4 +1,4 @@
-"""Pairwise distances: cdist and pdist.
+"""Distances between the points of two sets: cdist.
 
 The differences of all pairs are many times the points: compiled loops make none of them, NumPy's
 calls a tile at a time, forward and backward, and none is kept. Second gradients compute all.
@@ -16,14 +16,12 @@ from ...kernels.common.matmul import matmul_into
 from ...kernels.common.schedule import parallel_range
 from ...kernels.runtime import thresholds
 from ...spec import Spec
-from ..autocast_policy import WIDE_ON_CUDA
-from ..creation.from_data import tensor
 from ..indexing.where import _where
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .matmul import blas_ready, matmul
 
-_COMPILED = ("float32", "float64")
+COMPILED = ("float32", "float64")
 _ELEMENTS = 1 << 17  # of a tile of differences on the host
 
 
@@ -43,7 +41,8 @@ def _walk(xp, x1, x2):
             yield slice(n, min(batch, n + count)), slice(r, min(p, r + rows))
 
 
-def _shaped(flat, *shape):
+def shaped(flat, *shape):
+    """Return the first elements of a flat array in a shape."""
     size = 1
     for n in shape:
         size *= n
@@ -52,7 +51,7 @@ def _shaped(flat, *shape):
 
 def _differences(xp, tile, x1, x2, b, rows):
     a, c = x1[b, rows], x2[b]
-    d = _shaped(tile, *a.shape[:2], *c.shape[1:])
+    d = shaped(tile, *a.shape[:2], *c.shape[1:])
     xp.subtract(a[:, :, None], c[:, None], out=d)
     return d
 
@@ -83,10 +82,11 @@ def _cdist(xp, out, tile, x1, x2, *, p):
         out.fill(0)
         return
     for b, rows in _walk(xp, x1, x2):
-        _set_lengths(xp, out[b, rows], _differences(xp, tile, x1, x2, b, rows), p)
+        set_lengths(xp, out[b, rows], _differences(xp, tile, x1, x2, b, rows), p)
 
 
-def _loops():
+def loops():
+    """Return the compiled loops of distances."""
     from ...kernels.cpu.linalg import distances
 
     return distances
@@ -94,17 +94,17 @@ def _loops():
 
 def _worth_pairs(*specs, p):
     x1, x2 = specs[-3:-1] if len(specs) == 4 else specs
-    return x1.numel * x2.shape[1] >= thresholds.COMPILED_HEAVY and x1.dtype.name in _COMPILED
+    return x1.numel * x2.shape[1] >= thresholds.COMPILED_HEAVY and x1.dtype.name in COMPILED
 
 
 @_cdist.kernel("cpu", when=_worth_pairs, layout=contiguous, scratch=False)
 def _(xp, out, tile, x1, x2, *, p):
     work, rows = 3 * out.size * x1.shape[2], x1.shape[0] * x1.shape[1]
-    parallel_range(_loops().lengths_between, work, rows, out, x1, x2, p)
+    parallel_range(loops().lengths_between, work, rows, out, x1, x2, p)
 
 
-def _set_lengths(xp, to, d, p):
-    # The norms of differences, which are used up
+def set_lengths(xp, to, d, p):
+    """Compute the norms of differences, which are used up."""
     if p == 2:
         xp.multiply(d, d, out=d)
         xp.sum(d, axis=-1, out=to)
@@ -164,9 +164,9 @@ def _cdist_backward(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *,
         return
     for b, rows in _walk(xp, x1, x2):
         d = _differences(xp, tile, x1, x2, b, rows)
-        w, none = _shaped(weight, *d.shape[:3]), _shaped(zero, *d.shape[:3])
+        w, none = shaped(weight, *d.shape[:3]), shaped(zero, *d.shape[:3])
         xp.copyto(w, lengths[b, rows])
-        _set_slopes(xp, d, w, _shaped(size, *d.shape), none, grad[b, rows], p)
+        set_slopes(xp, d, w, shaped(size, *d.shape), none, grad[b, rows], p)
         matmul_into(xp, w[:, :, None], d, out=out[b, rows][:, :, None])
 
 
@@ -186,10 +186,10 @@ def _(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
     grad, x1, x2, lengths = map(np.ascontiguousarray, (grad, x1, x2, lengths))
     work, rows = 6 * lengths.size * x1.shape[2], x1.shape[0] * x1.shape[1]
     arrays = out, grad, x1, x2, lengths, turned, p
-    parallel_range(_loops().slopes_between, work, rows, *arrays)
+    parallel_range(loops().slopes_between, work, rows, *arrays)
 
 
-def _set_slopes(xp, d, w, s, none, grad, p):
+def set_slopes(xp, d, w, s, none, grad, p):
     """Compute slopes of differences ``d`` with lengths ``w``, up to factors left in ``w``."""
     least = 1e-300 if d.dtype.itemsize == 8 else 1e-37
     if p != 2:
@@ -336,135 +336,3 @@ def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
         count *= n
     a, b = (x.expand(*batch, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (x1, x2))
     return _cdist(a, b, p=float(p)).reshape(*batch, x1.shape[-2], x2.shape[-2])
-
-
-def _norm(difference, p):
-    if not difference.shape[-1]:
-        return difference.sum(-1)
-    return difference.norm(float(p), -1)
-
-
-def _condensed_infer(input, *, p):
-    n, m = input.shape
-    return input.like((n * (n - 1) // 2,)), input.like((max(0, n - 1) * m,))
-
-
-def _condensed_samples(make):
-    for p in (2.0, 1.0, 3.0, inf, 0.0):
-        yield (make(4, 2),), {"p": p}
-    yield (make(1, 3),), {"p": 2.0}
-    yield (make(3, 0),), {"p": 2.0}
-
-
-@op(
-    infer=_condensed_infer,
-    scratch=("tile",),
-    samples=_condensed_samples,
-    flops=lambda input, *, p: 3 * input.numel * input.shape[0] // 2,
-)
-def _pdist(xp, out, tile, input, *, p):
-    """Compute the norms of the differences between each row and all later ones."""
-    if not input.shape[1]:
-        out.fill(0)
-        return
-    for row, to in _followers(out, input.shape[0]):
-        rest = input[row + 1 :]
-        d = _shaped(tile, *rest.shape)
-        xp.subtract(input[row], rest, out=d)
-        _set_lengths(xp, to, d, p)
-
-
-def _worth(*specs, p):
-    points = specs[-2 if len(specs) > 1 else -1]
-    work = points.numel * points.shape[0]
-    return work >= thresholds.COMPILED_HEAVY and points.dtype.name in _COMPILED
-
-
-@_pdist.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
-def _(xp, out, tile, input, *, p):
-    _loops().lengths(out, input, p)
-
-
-def _followers(pairs, n):
-    start = 0
-    for row in range(n - 1):
-        yield row, pairs[start : start + n - 1 - row]
-        start += n - 1 - row
-
-
-@_pdist.composite
-def _(input, *, p):
-    n = input.shape[0]
-    first, second = (tensor(k, device=input.device) for k in np.triu_indices(n, 1))
-    return _norm(input.index_select(0, first) - input.index_select(0, second), p)
-
-
-@_pdist.vjp("input")
-def _(g, input, out, p):
-    return _pdist_backward(g, input, out, p=p)
-
-
-def _condensed_slope_infer(grad, input, lengths, *, p):
-    n, m = input.shape
-    tile = input.like((max(0, n - 1) * m,))
-    return input, tile, tile, input.like((max(0, n - 1),)), Spec((max(0, n - 1),), bool_)
-
-
-def _condensed_slope_samples(make):
-    for p in (2.0, 1.0, 0.5, 3.0):
-        x = make(4, 2)
-        lengths = _pdist(x, p)
-        yield (lengths + 0.5, x, lengths), {"p": p}
-    yield (make(0), make(1, 3), make(0)), {"p": 2.0}
-
-
-@op(
-    infer=_condensed_slope_infer,
-    scratch=("tile", "size", "weight", "zero"),
-    samples=_condensed_slope_samples,
-    flops=lambda grad, input, lengths, *, p: 6 * input.numel * input.shape[0] // 2,
-)
-def _pdist_backward(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
-    """Backward of condensed distances for ``input``; 0 where two points coincide."""
-    out.fill(0)
-    if p == 0 or not input.shape[1]:
-        return
-    n = input.shape[0]
-    for (row, g), (_, length) in zip(_followers(grad, n), _followers(lengths, n), strict=True):
-        rest = input[row + 1 :]
-        d = _shaped(tile, *rest.shape)
-        w, none = weight[: len(rest)], zero[: len(rest)]
-        xp.subtract(input[row], rest, out=d)
-        xp.copyto(w, length)
-        _set_slopes(xp, d, w, _shaped(size, *d.shape), none, g, p)
-        xp.multiply(d, w[:, None], out=d)
-        out[row] += xp.sum(d, axis=0)
-        xp.subtract(out[row + 1 :], d, out=out[row + 1 :])
-
-
-@_pdist_backward.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
-def _(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
-    _loops().slopes(out, grad, input, lengths, p)
-
-
-@function(autocast=WIDE_ON_CUDA)
-def pdist(input, p=2):
-    """Compute the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``.
-
-    Args:
-        input: (N, M).
-        p: Not negative.
-
-    Returns:
-        Tensor (N (N - 1) / 2,).
-
-    Memory:
-        Keeps ``input`` and the result; the workspace is the differences to one row.
-    """
-    if input.ndim != 2:
-        raise RuntimeError(
-            f"pdist only supports 2D tensors, got: {input.ndim}D. Pass points as rows."
-        )
-    if p < 0:
-        raise RuntimeError(f"pdist only supports non-negative p values; got {p}.")
-    return _pdist(input, p=float(p))
