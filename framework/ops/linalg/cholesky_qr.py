@@ -42,8 +42,12 @@ def _withdiagonal_of(x, diagonal):
     return x.tril(-1) + x.triu(1) + diag_embed(diagonal)
 
 
-def _scale_diagonal(x, factor):
-    return _withdiagonal_of(x, diagonal_of(x) * factor)
+def _mirrored(x, upper):
+    # The hermitian matrices that have a triangle of x, and the real part of its diagonal.
+    if x.is_complex():
+        both = x + adjoint(x)
+        return _withdiagonal_of(both, diagonal_of(both) * 0.5)
+    return x + (x.triu(1) if upper else x.tril(-1)).mT
 
 
 def total(*terms):
@@ -130,8 +134,7 @@ def _cholesky(xp, A, *, part, checked):
 @_cholesky.vjp("A")
 def _(g_out, out):
     h = adjoint(out)
-    phi = _scale_diagonal(matmul(h, g_out).tril(), 0.5)
-    middle = (phi + adjoint(phi)) * 0.5
+    middle = _mirrored(matmul(h, g_out).tril(), False) * 0.5
     left = _solve_triangular(h, middle, upper=True, unitriangular=False)
     return adjoint(_solve_triangular(h, adjoint(left), upper=True, unitriangular=False))
 
@@ -222,7 +225,7 @@ def _qr_tall(gq, gr, q, r):
         None if gr is None else matmul(gr, adjoint(r)),
         None if gq is None else -matmul(adjoint(q), gq),
     ).triu()
-    middle = _scale_diagonal(middle + adjoint(middle), 0.5)
+    middle = _mirrored(middle, True)
     inside = total(matmul(q, middle), gq)
     # X R^H = inside, from the other side: R X^H = inside^H.
     return adjoint(_solve_triangular(r, adjoint(inside), upper=True, unitriangular=False))
