@@ -123,7 +123,7 @@ def test_a_view_with_gaps_is_written_and_read_as_it_lies(way):
 def test_blas_has_its_threads_back(way):
     if not blas.controllable():
         pytest.skip("NumPy's BLAS is none whose threads can be set")
-    get, put = blas._controls()
+    get, put = blas.NUMPY.controls()
     before = get()
     put(2)
     try:
