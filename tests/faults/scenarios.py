@@ -174,6 +174,28 @@ class Windows(Training):
         return net, (x, lt.randint(0, 4, (8,)))
 
 
+class Matrices(Training):
+    """Decompositions of a stack that threads share out, distances, and a factor tried twice."""
+
+    def make(self) -> Any:
+        """Return a layer whose result is a stack of points, and points."""
+        return nn.Sequential(nn.PReLU(66), nn.Linear(3, 3)), (lt.randn(8, 66, 3),)
+
+    def loss(self) -> Any:
+        """Return the loss."""
+        (x,) = self.data
+        points = self.net(x)
+        kernel = (-lt.cdist(points, points, 1.0)).exp() + 0.1 * lt.eye(66)
+        factor = lt.linalg.cholesky(kernel)
+        solved = lt.linalg.solve(kernel, points)
+        values = lt.linalg.eigvalsh(kernel)
+        with lt.no_grad():
+            lt.linalg.cholesky_ex(kernel - 0.2 * lt.eye(66))  # tried in float64
+            lt.linalg.eigh(kernel), lt.linalg.svd(kernel)
+        size = lt.linalg.slogdet(kernel)[1].sum() + F.pdist(points[0]).sum()
+        return factor.sum() + solved.sum() + values.sum() + size
+
+
 class Regions(Training):
     """Nested regions of activation checkpointing, with a policy, random numbers and writes."""
 
@@ -497,6 +519,7 @@ SCENARIOS = [
     Mlp,
     Convolution,
     Windows,
+    Matrices,
     Regions,
     Budgeted,
     Attention,

@@ -3,8 +3,9 @@
 ``np.sum``, ``np.mean`` and ``np.max`` are Python around a ufunc's ``reduce``, and for a small array
 take three times as long as that. The numbers are the same.
 
-Sums of many float32 are compiled (``cpu/reduction/sums.py``). All else that is large is cut into
-chunks along a dim that is kept. Each element of the result, or each part of one, is computed by one
+Sums of many float32 are compiled (``cpu/reduction/sums.py``). Extremes, truth and sums of integers
+over short rows go on column by column, all rows at once. All else that is large is cut into chunks
+along a dim that is kept. Each element of the result, or each part of one, is computed by one
 thread in one order, so that no bit depends on their number.
 """
 
@@ -24,7 +25,7 @@ _MOST_PARTS = 1 << 12  # of these: their sums are memory that no ledger counts
 _SHORTEST = 2  # elements of a line, where lines are added up
 _SHORT_ROW = 16  # elements of a row up to which columns are combined
 _LONG_ROW = 32  # up to which that is faster than NumPy's own call
-_FEW_ROWS = 64
+_FEW_ROWS = 64  # from which it pays
 _LINE = 16  # places along the kept dim that stay together: NumPy goes through single ones otherwise
 
 _float32 = np.dtype(np.float32)
@@ -34,7 +35,7 @@ def total(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> None:
     """Add up over ``axis`` (an int or several), in the dtype of ``out``."""
     if xp is np:
         large = x.size >= thresholds.COMPILED_SUM
-        if x.dtype.kind in "iub" and out.dtype.kind in "iu":
+        if out.dtype.kind in "iu" and np.can_cast(x.dtype, out.dtype):
             _of_short_rows(np.add, x, axis, out, keepdims, _SHORT_ROW)
         elif not large or not _compiled_sum(x, axis, out):
             _reduce(np.add, x, axis, out, keepdims)

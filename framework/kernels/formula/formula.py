@@ -156,7 +156,7 @@ class Variant(DeclaredVariant):
         elements = formula.reader.elements
         name = f"{self.identifier}_of_channel"
         loop = Loop(name, elements, self.count, self.steps, single=elements[-1])
-        one = compiled_loop(loop, formula.module, f"{self.name}:channel", formula.fused)
+        one = compiled_loop(loop, formula.module, f"channel:{self.name}", formula.fused)
         return channel_loop(self.loop, one, elements, self.count)
 
     @cached_property

@@ -8,7 +8,7 @@ of the process, so it is changed while any such section runs, counted, and put b
 products outside of lowtide are as they were.
 
 Its threads also stay awake after a product and take the cores from ours: :func:`doze_sooner`.
-SciPy comes with an OpenBLAS of its own, which has threads of its own: :data:`SCIPY`.
+SciPy comes with another OpenBLAS, which has other threads: :data:`SCIPY`.
 
 Other libraries (MKL, Accelerate, OpenBLAS made with OpenMP) are left as they are;
 :func:`controllable` says False, and lowtide starts no threads around their products.
@@ -63,7 +63,7 @@ def doze_sooner() -> None:
 
 
 class Library:
-    """A library of compiled code that multiplies with an OpenBLAS, and that one's threads.
+    """The OpenBLAS that a package of compiled code is linked with, and its number of threads.
 
     Args:
         module: The extension module that is linked with it.

@@ -35,12 +35,26 @@ def between(low, high):
     return samples
 
 
-def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, autocast=None, doc):
-    """Declare a unary op by its ufunc and its gradient rule."""
+def _unary(
+    name,
+    rule,
+    samples=singles,
+    *,
+    ufunc=None,
+    factor=None,
+    library=False,
+    cost=10,
+    autocast=None,
+    doc,
+):
+    """Declare a unary op by its ufunc, or by a factor of real numbers, and its gradient rule."""
     called = ufunc or name
 
     def kernel(xp, out, input):
-        getattr(special(xp) if library else xp, called)(input, out=out)
+        if factor is None:
+            getattr(special(xp) if library else xp, called)(input, out=out)
+        else:  # which NumPy computes with vectors, unlike its own functions that convert
+            xp.multiply(input, factor, out=out)
 
     kernel.__doc__ = doc
     made = op(
@@ -51,6 +65,7 @@ def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, a
         flops=per_element(cost),
         samples=samples,
         autocast=autocast,
+        real=factor is not None,
         elementwise=True,
     )(kernel)
     made.vjp("input")(rule)
@@ -260,29 +275,20 @@ digamma = _unary(
     library=True,
     doc="Take the derivative of ``lgamma``.",
 )
-
-
-def _converting(name, factor, doc):
-    def kernel(xp, out, input):
-        xp.multiply(input, factor, out=out)  # which is made of vectors, unlike NumPy's functions
-
-    kernel.__doc__ = doc
-    made = op(
-        name=name,
-        inplace=f"{name}_",
-        infer=same,
-        promote="float",
-        flops=per_element(1),
-        samples=singles,
-        real=True,
-        elementwise=True,
-    )(kernel)
-    made.vjp("input")(lambda g: g * factor)
-    return made
-
-
-deg2rad = _converting("deg2rad", pi / 180, "Convert degrees to radians.")
-rad2deg = _converting("rad2deg", 180 / pi, "Convert radians to degrees.")
+deg2rad = _unary(
+    "deg2rad",
+    lambda g: g * (pi / 180),
+    factor=pi / 180,
+    cost=1,
+    doc="Convert degrees to radians.",
+)
+rad2deg = _unary(
+    "rad2deg",
+    lambda g: g * (180 / pi),
+    factor=180 / pi,
+    cost=1,
+    doc="Convert radians to degrees.",
+)
 
 alias("arcsin", of=asin)
 alias("arccos", of=acos)

@@ -56,6 +56,16 @@ def alone(f, *args):
     return blas.alone(blas.SCIPY.alone, f, *args)
 
 
+def scipys(name, array):
+    """Return SciPy's function for a routine of LAPACK, or ``trsm`` of BLAS, and a dtype."""
+    from scipy.linalg import get_blas_funcs, get_lapack_funcs
+
+    if threads.get_num_threads() < threads.LIMIT:  # SciPy's threads may have begun only now
+        blas.SCIPY.set_num_threads(threads.get_num_threads())
+    get = get_blas_funcs if name == "trsm" else get_lapack_funcs
+    return get((name,), (array,))[0]
+
+
 def linalg(xp, matrices):
     """Return what decomposes matrices: ``xp.linalg``, or what is faster than NumPy's."""
     m, n = matrices.shape[-2:]

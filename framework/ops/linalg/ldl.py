@@ -18,7 +18,7 @@ from ..registry import op
 from ..signatures import broadcast_shapes
 from . import checks
 from .cholesky_qr import cube
-from .lapack import decomposition
+from .lapack import decomposition, scipys
 
 
 def _on_host(xp, array):
@@ -27,10 +27,7 @@ def _on_host(xp, array):
 
 def _routine(kind, array, hermitian):
     # sytrf, sytrs; of complex Hermitian matrices hetrf, hetrs
-    from scipy.linalg import get_lapack_funcs
-
-    family = "he" if hermitian and array.dtype.kind == "c" else "sy"
-    return get_lapack_funcs((family + kind,), (array,))[0]
+    return scipys(("he" if hermitian and array.dtype.kind == "c" else "sy") + kind, array)
 
 
 def _factor_infer(A, *, hermitian):

@@ -18,7 +18,7 @@ from ..registry import op
 from ..signatures import broadcast_shapes
 from . import checks
 from .cholesky_qr import cube
-from .lapack import decomposition
+from .lapack import decomposition, scipys
 from .matmul import adjoint, matmul
 from .matmul import adjoint as conjugate
 from .solve import _solve_triangular
@@ -88,9 +88,7 @@ def _lu_factor(xp, A, *, pivot):
 def _(xp, A, *, pivot):
     if lapack.available():
         return lapack.lu(A)
-    from scipy.linalg import get_lapack_funcs
-
-    (getrf,) = get_lapack_funcs(("getrf",), (A,))
+    getrf = scipys("getrf", A)
     m, n = A.shape[-2:]
     out = xp.empty(A.shape, dtype=A.dtype)
     pivots = xp.empty((*A.shape[:-2], min(m, n)), dtype="int32")

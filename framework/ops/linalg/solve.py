@@ -20,7 +20,7 @@ from ..autocast_policy import WIDE_ON_CPU
 from ..registry import op
 from ..signatures import broadcast_shapes
 from . import checks
-from .lapack import decomposition, linalg
+from .lapack import decomposition, linalg, scipys
 from .matmul import adjoint, matmul
 
 _LARGEST = 8  # size of matrices up to which a loop of ours is faster than calls of LAPACK
@@ -335,9 +335,7 @@ def _(xp, A, B, *, upper, unitriangular):
     if lapack.available():
         lapack.solve_triangular(triangles, flat, upper, unitriangular)
         return out
-    from scipy.linalg import get_blas_funcs
-
-    (trsm,) = get_blas_funcs(("trsm",), (a, b))
+    trsm = scipys("trsm", b)
     for i, rhs in enumerate(flat):
         # BLAS reads columns first: A X = B is X^T A^T = B^T, which it writes where B was.
         t = triangles if triangles.ndim == 2 else triangles[i]

@@ -50,7 +50,7 @@ def _flipped(array, dim, reverse):
 
 def _accumulate(xp, ufunc, target, source, dim):
     if source.dtype != target.dtype:  # NumPy would convert into an array of its own
-        xp.copyto(target, source)
+        xp.copyto(target, source, casting="unsafe")  # as PyTorch: integers wrap around
         source = target
     ufunc(source, axis=dim, out=target)
 

@@ -202,6 +202,40 @@ def test_blas_has_its_threads_back_after_a_decomposition():
     assert controls[0]() == before == threads.get_num_threads()
 
 
+def test_scipys_blas_has_as_many_threads():
+    before = lt.get_num_threads()
+    lt.set_num_threads(1)
+    try:
+        lt.linalg.ldl_factor(lt.eye(3))  # SciPy may be imported only here
+        get, put = blas.SCIPY.controls()
+        assert get() == 1
+        lt.set_num_threads(before)
+        assert get() == before
+        put(before + 1)
+        assert blas.SCIPY.alone(get) == 1
+        assert get() == before + 1
+    finally:
+        lt.set_num_threads(before)
+
+
+@pytest.mark.parametrize("routes", ["numpy", "scipy"])
+def test_builds_of_numpy_without_the_routines(routes, monkeypatch):
+    monkeypatch.setattr(lapack, "available", lambda: False)
+    rng = np.random.default_rng(3)
+    a = lt.tensor(rng.standard_normal((3, 40, 40)) + 9 * np.eye(40))
+    b = lt.tensor(rng.standard_normal((3, 40, 2)))
+    if routes == "numpy":
+        for name in ("inv", "qr", "svd", "det", "slogdet"):
+            found = getattr(lt.linalg, name)(a)
+            found = found[1] if isinstance(found, tuple) else found
+            expected = getattr(np.linalg, name)(a.numpy())
+            expected = expected[1] if isinstance(expected, tuple) else expected
+            np.testing.assert_allclose(found.numpy(), expected)
+    else:
+        solved = lt.linalg.lu_solve(*lt.linalg.lu_factor(a), b)
+        np.testing.assert_allclose((a @ solved).numpy(), b.numpy(), atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["last", "geometric", "half", "rows", "large", "small"])
 @pytest.mark.parametrize("n", [3, 8, SMALL - 1, SMALL + 1, 48])
 def test_cofactors_are_as_exact_as_by_singular_values(n, kind):

@@ -250,3 +250,18 @@ def test_a_repeated_number_is_added_up_as_its_copy_is(dim):
         found, expected = repeated.sum(dim), repeated.double().sum(dim)
         assert found.shape == expected.shape
         assert (found - expected).abs().max() <= 1e-6 * expected.max()
+
+
+@pytest.mark.parametrize("name", ["sum", "cumsum", "prod", "cumprod"])
+@pytest.mark.parametrize("shape", [(100, 3), (3, 100), (80, 1), (100, 16)])
+def test_integers_are_added_up_in_the_dtype_that_is_asked_for(name, shape):
+    kinds = "bool uint8 int8 int16 int32 int64".split()
+    a = np.random.default_rng(0).integers(0, 4, shape)
+    for given in kinds:
+        x = lt.tensor(a).to(getattr(lt, given))
+        for asked in kinds[1:]:
+            found = getattr(x, name)(-1, dtype=getattr(lt, asked))
+            exact = x.numpy().astype("int64").astype(asked)
+            assert found.dtype is getattr(lt, asked)
+            expected = getattr(np, name)(exact, axis=-1, dtype=asked)
+            np.testing.assert_array_equal(found.numpy(), expected)
