@@ -271,3 +271,34 @@ def test_the_plain_functions_take_what_arrays_hold():
     assert functions["exp"](1000.0) == math.inf
     assert functions["minimum"](math.nan, 1.0) != functions["minimum"](math.nan, 1.0)
     assert functions["maximum"](2.0, 3.0) == 3.0
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 700), (2, 5, 30, 40), (1200, 5), (1, 5, 5000)])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_number_for_each_channel(shape, repeated):
+    draws = np.random.default_rng(len(shape))
+    x, t = draws.standard_normal(shape), draws.random(shape)
+    w = np.linspace(0.1, 0.9, 5)
+    g = np.full(shape, 0.3) if repeated else draws.standard_normal(shape)
+    arriving = lt.tensor(np.float32(0.3)).expand(shape) if repeated else lt.tensor(g.astype("f4"))
+    wide = w.reshape(5, *[1] * (len(shape) - 2))
+
+    leaf = lt.tensor(x.astype("f4"), requires_grad=True)
+    out = lt.nn.functional.prelu(leaf, lt.tensor(w.astype("f4")))
+    np.testing.assert_allclose(out.detach().numpy(), np.where(x > 0, x, wide * x), rtol=1e-5)
+    out.backward(arriving)
+    np.testing.assert_allclose(leaf.grad.numpy(), np.where(x > 0, g, wide * g), rtol=1e-5)
+
+    leaf.grad = None
+    loss = lt.nn.functional.binary_cross_entropy_with_logits(
+        leaf,
+        lt.tensor(t.astype("f4")),
+        pos_weight=lt.tensor(wide.astype("f4")),
+        reduction="none",
+    )
+    factor, spread = (wide - 1) * t + 1, np.log1p(np.exp(-x))
+    exact = (1 - t) * x + factor * spread
+    np.testing.assert_allclose(loss.detach().numpy(), exact, rtol=1e-4, atol=1e-5)
+    loss.backward(arriving)
+    slope = g * (1 - t - factor / (1 + np.exp(x)))
+    np.testing.assert_allclose(leaf.grad.numpy(), slope, rtol=1e-4, atol=1e-5)

@@ -87,3 +87,20 @@ def test_leading_dims_broadcast():
     expected = np.abs(x.numpy()[..., :, None, :] - y.numpy()[..., None, :, :]).sum(-1)
     np.testing.assert_allclose(out.numpy(), expected)
     assert lt.cdist(lt.zeros(2, 0), lt.zeros(3, 0)).tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("p", [0.5, 1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("sizes", [(40, 3), (3000, 2), (6, 40)])  # blocks of points, and pairs
+def test_distances_of_all_pairs_are_those_of_two_sets(p, sizes):
+    rng = np.random.default_rng(sizes[0])
+    x = lt.tensor(rng.standard_normal(sizes), requires_grad=True)
+    first, second = np.triu_indices(sizes[0], 1)
+    between = lt.cdist(x, x.detach(), p, EXACT)
+    listed = lt.nn.functional.pdist(x, p)
+    np.testing.assert_allclose(listed.tolist(), between.detach().numpy()[first, second])
+    g = rng.standard_normal(len(first))
+    both = np.zeros((sizes[0], sizes[0]))
+    both[first, second] = both[second, first] = g
+    (found,) = grad(listed, [x], lt.tensor(g))
+    (expected,) = grad(between, [x], lt.tensor(both))
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-8, atol=1e-9)
