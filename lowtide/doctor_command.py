@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lowtide
 from lowtide.framework.kernels.cpu.compiler import library
-from lowtide.framework.kernels.runtime import blas, kernel_seconds
+from lowtide.framework.kernels.runtime import blas, cores, kernel_seconds
 from lowtide.framework.kernels.runtime.cache_folder import Unusable
 from lowtide.framework.memory.ledger import format_bytes
 
@@ -78,10 +78,9 @@ def _version(distribution: str) -> str | None:
 
 
 def _devices() -> Iterator[str]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limits = [f"{k}={os.environ[k]}" for k in _THREADS if k in os.environ]
     said = f" ({', '.join(limits)})" if limits else ""
-    yield f"cpu: {_processor()}, {cores} cores usable{said}"
+    yield f"cpu: {_processor()}, {cores.usable()} cores usable{said}"
     yield from _blas()
     yield "meta: shapes and bytes without values, always there"
     yield from _gpus()

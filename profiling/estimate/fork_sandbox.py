@@ -36,12 +36,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ...framework.interrupts import WholeContext, defer_interrupts
+from ...framework.kernels.runtime import cores
 from . import overlay_calls, overlay_files, private_mmap
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between looks whether the original is still there, or has been interrupted
 MOST_AT_ONCE = 8  # copies
-_KNOWS_CORES = hasattr(os, "sched_getaffinity")
 
 
 def run_apart(work: Callable[[], T]) -> T:
@@ -61,7 +61,7 @@ def run_each_apart(works: Iterable[Callable[[], T]]) -> list[T]:
     Raises:
         Exception: The first that one of them raised, as :func:`run_apart`; the others are ended.
     """
-    most = min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) if _KNOWS_CORES else os.cpu_count() or 1)
+    most = min(MOST_AT_ONCE, cores.usable())
     running: deque[Branch] = deque()
     results: list[T] = []
     try:

@@ -120,6 +120,25 @@ def test_a_view_with_gaps_is_written_and_read_as_it_lies(way):
     assert (room[:, 240:] == 5).all()
 
 
+LIES = {
+    "gaps": lambda bias: np.repeat(bias, 3)[::3],
+    "reversed": lambda bias: bias[::-1].copy()[::-1],
+    "repeated": lambda bias: np.broadcast_to(bias[:1], bias.shape),
+    "one": lambda bias: bias[:1],
+    "one of many": lambda bias: np.repeat(bias, 3)[1:2],
+    "no dims": lambda bias: bias[0].reshape(()),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", list("fd"))
+@pytest.mark.parametrize("lies", LIES)
+def test_a_bias_is_read_as_it_lies(way, dtype, shape, lies):
+    a, b, bias = operands(shape, dtype)
+    bias = LIES[lies](bias)
+    assert np.array_equal(divided(a, b, bias), alone(a, b, bias.copy()))
+
+
 def test_blas_has_its_threads_back(way):
     if not blas.controllable():
         pytest.skip("NumPy's BLAS is none whose threads can be set")

@@ -102,7 +102,7 @@ def _compiled(
     from ..cpu.linalg import gemm
 
     lying = (a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides)
-    added = 0 if bias is None else bias.size
+    added = None if bias is None else (bias.size, bias.strides[-1] if bias.ndim else 0)
     planned = gemm.plan(kind, workers, cuts, added, out.shape, *lying)
     if planned is None:
         return False

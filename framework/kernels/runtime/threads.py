@@ -2,7 +2,7 @@
 
 Numba's own threads are not used: one of its layers ends the process when two Python threads meet in
 it, the others when a worker is forked. The kernels here release the interpreter's lock, so plain
-threads do. They are started on first use; OMP_NUM_THREADS limits them, as it does BLAS.
+threads do. They are started on first use: as many as there are cores, or OMP_NUM_THREADS.
 
 The caller works too, and nothing waits for a thread that has not begun: chunks lie in a queue, and
 any thread with a core takes the next. On a machine that is busy with something else the caller may
@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from ...interrupts import defer_interrupts
-from . import blas, forking, thresholds
+from . import blas, cores, forking, thresholds
 
+MOST = 32  # threads that are started unless OMP_NUM_THREADS asks for more
 _pool: SimpleQueue[Any] | None = None  # where the threads wait for work
 
 
@@ -33,8 +34,7 @@ def count() -> int:
         asked = int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])
     except ValueError:
         asked = 0
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(asked or 8, found or 1, 8))
+    return min(asked, len(cores.allowed())) if asked > 0 else min(cores.usable(), MOST)
 
 
 LIMIT = count()  # the same as long as the process lives: workspaces are made for so many

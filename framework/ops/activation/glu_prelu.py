@@ -7,7 +7,7 @@ from math import prod
 
 from ...dtypes import bool_
 from ...kernels.common.elementwise import same_shape_float32, vectorized
-from ...kernels.common.layout import contiguous, dense_or_repeated_scalar, same_shape_dtype
+from ...kernels.common.layout import contiguous, cube_of_channels, dense_or_repeated_scalar
 from ...kernels.common.schedule import parallel_rows
 from ...kernels.formula.formula import formula
 from ..elementwise.unary import sigmoid
@@ -141,6 +141,7 @@ def glu(input, dim=-1):
 def _prelus(make):
     yield (make(3, 4), make(1)), {}
     yield (make(2, 3, 2), make(3, 1)), {}
+    yield (make(3, 4), make(3, 4)), {}
     yield (make(), make(1)), {}
     yield (make(0, 3), make(3)), {}
 
@@ -159,7 +160,8 @@ def _prelu(input, weight):
 
 
 def _prelu_gradients(make):
-    for x, w in (((3, 4), (1,)), ((2, 3, 2), (3, 1)), ((3, 4), (4,)), ((), (1,)), ((0, 3), (3,))):
+    shapes = ((3, 4), (1,)), ((2, 3, 2), (3, 1)), ((3, 4), (4,)), ((3, 4), (3, 4))
+    for x, w in (*shapes, ((), (1,)), ((0, 3), (3,))):
         yield (make(*(x or (1,))), make(*x), make(*w)), {}
 
 
@@ -197,14 +199,16 @@ def _prelu_weight_backward(xp, out, each, above, grad, input, *, shape):
 
 @_prelu_weight_backward.kernel(
     "cpu",
-    when=lambda grad, input, *, shape: same_shape_dtype(grad, input) and vectorized(grad),
+    when=lambda grad, input, *, shape: (
+        same_shape_float32(grad, input) and cube_of_channels(grad.shape, shape) is not None
+    ),
     layout=dense_or_repeated_scalar,
     scratch=False,
 )
 def _(xp, out, each, above, grad, input, *, shape):
     from ...kernels.cpu.activation import prelu
 
-    cube = len(grad), prod(shape), -1
+    cube = cube_of_channels(grad.shape, shape)
     if grad.flags.c_contiguous:
         grad = grad.reshape(cube)
     else:  # one number, repeated

@@ -232,7 +232,8 @@ def _(g, input, divisor):
 def _weighted_logits(make):
     for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
         target = make(*shape, low=0.1, high=0.9)
-        yield (make(*shape), target, make(*shape[1:], low=0.5, high=2.0)), {}
+        for of in (shape[1:], shape):
+            yield (make(*shape), target, make(*of, low=0.5, high=2.0)), {}
 
 
 @op(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -44,7 +45,7 @@ def _kernel(by=2.0, inner="+ 1.0", times="1"):
 
 
 def _was_read(kernel):
-    return kernel._dispatcher is None
+    return kernel._callee is None
 
 
 def test_a_second_kernel_of_the_same_code_is_read(own_folder):
@@ -322,6 +323,29 @@ def test_a_library_without_an_entry_is_made_again(own_folder):
         library._map_memory(link.link(data, ["lowtide_table"], library.NEEDED), "scaled", "f8")
     with pytest.raises(library.CannotLoad, match="no"):
         library._map_memory(link.link(data, ["lowtide_entry"], library.NEEDED), "scaled", "f8")
+
+
+def test_functions_are_linked_into_kernels_and_not_loaded(own_folder):
+    kernel = _kernel()
+    assert kernel(1.0) == 4.0
+    callee = kernel.py_func.__globals__["step"]._callee
+    (made,) = callee.overloads.values()
+    assert made.library._finalized
+    assert not callee._cache_misses  # Numba's own way to compile: with wrappers, and loaded
+    assert [f.name for f in made.library.get_defined_functions()] == [made.fndesc.llvm_func_name]
+    assert kernel.py_func.__globals__["step"](2.0) == 3.0  # alone, by Numba's way
+
+
+def test_a_collector_that_is_off_stays_off(own_folder):
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        _kernel()(1.0)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    _kernel(by=3.0)(1.0)
+    assert gc.isenabled()
 
 
 def test_old_files_are_removed_and_used_ones_kept(own_folder):

@@ -225,7 +225,7 @@ def forget_parts(monkeypatch):
         if name.startswith("lowtide.framework.kernels.cpu"):
             for made in vars(module).values():
                 if isinstance(made, Kernel):
-                    monkeypatch.setattr(made, "_dispatcher", None)
+                    monkeypatch.setattr(made, "_callee", None)
 
 
 @pytest.mark.deep

@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from lowtide.framework.kernels.runtime import cores
 from lowtide.profiling.estimate import fork_sandbox
 from lowtide.profiling.estimate.fork_sandbox import branched, run_each_apart
 
@@ -22,7 +23,7 @@ def children():
 @pytest.fixture(params=[1, 2, 8])
 def at_once(request, monkeypatch):
     monkeypatch.setattr(fork_sandbox, "MOST_AT_ONCE", request.param)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(cores, "usable", lambda: 8)
 
 
 def test_results_come_in_order(at_once):
@@ -89,7 +90,7 @@ def test_a_block_that_raises_ends_its_copy():
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.5])
 def test_an_interrupt_ends_all(monkeypatch, seconds):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(cores, "usable", lambda: 4)
     before = children()
 
     def interrupted():  # while copies are started, or later

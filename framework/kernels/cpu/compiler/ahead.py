@@ -19,6 +19,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from ...formula.declaration import loop_named
+from ...runtime import cores
 from . import library
 from .kernel import Kernel
 from .standard import KERNELS
@@ -72,7 +73,7 @@ def compile_all(
         raise RuntimeError(f"compiled kernels cannot be kept: {why}")
     start = time.perf_counter()
     todo = missing()
-    jobs = max(1, min(jobs or len(os.sched_getaffinity(0)), len(todo)))
+    jobs = max(1, min(jobs or cores.usable(), len(todo)))
     with ExitStack() as stack:
         workers = [stack.enter_context(_Worker(todo[k::jobs])) for k in range(jobs if todo else 0)]
         for done, name in enumerate(_names_from([w.process.stdout for w in workers])):

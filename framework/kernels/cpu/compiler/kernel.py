@@ -9,6 +9,7 @@ Where libraries are not supported, or a kernel cannot be made into one, Numba ca
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -64,7 +65,8 @@ class Kernel:
         self._entries: list[Any] = []
         self._made: dict[str, Any] = {}  # entry of each signature; None: Numba must call it
         self._entry: Any = _unknown
-        self._dispatcher: Any = None
+        self._dispatcher: Any = None  # Numba's, which Python calls where there is no library
+        self._callee: Any = None
         self._called: set[str] = set()  # signatures for which Numba has compiled it
         self._address = 0
         self._shared: dict[Any, Any] = {}  # of each entry, the one for several threads
@@ -132,9 +134,9 @@ class Kernel:
 
     def _call_numba(self, args: tuple[Any, ...], wanted: str | None) -> Any:
         if wanted is not None and wanted in self._called:
-            return self._dispatcher(*args)
+            return self._callable()(*args)
         with lock, _compilation():  # the first such call compiles
-            found = self.numba_object()(*args)
+            found = self._callable()(*args)
             if wanted is not None:
                 self._called.add(wanted)
         return found
@@ -160,7 +162,7 @@ class Kernel:
             if library.supported():
                 entry = self._load(wanted) or self._compile(wanted)
             if entry is None and wanted == self.declared and set(wanted.split(",")) == {"i8"}:
-                self._address = _c_function(self.numba_object(), wanted)
+                self._address = _c_function(self._callable(), wanted)
             if entry is not None:
                 self._entries = [*self._entries, entry]
                 self._entry = entry
@@ -199,7 +201,17 @@ class Kernel:
         return self.py_func, self.options, self.declared
 
     def numba_object(self) -> Any:
-        """Numba's dispatcher, for calls from other kernels, and where there is no library."""
+        """What Numba knows it as, where other kernels call it."""
+        if not library.supported():
+            return self._callable()
+        if self._callee is None:
+            with lock:
+                if self._callee is None:
+                    self._callee = _callee(self)
+        return self._callee
+
+    def _callable(self) -> Any:
+        # Numba's dispatcher, which can be called from Python.
         if self._dispatcher is None:
             with lock:
                 if self._dispatcher is None:
@@ -217,7 +229,7 @@ class Part(Kernel):
 
     def __call__(self, *args: Any) -> Any:
         """Run it alone, as a test does."""
-        return self.numba_object()(*args)
+        return self._callable()(*args)
 
 
 class Spelled:
@@ -269,6 +281,7 @@ class Deferred:
         return self.numba_object()(*args)
 
 
+_callee = Deferred(f"{__package__}.translate", "Callee")
 _dispatcher = Deferred(f"{__package__}.numba_dispatcher", "dispatcher")
 
 
@@ -292,8 +305,11 @@ def _c_function(dispatcher: Any, words: str) -> int:
 def _compilation() -> Iterator[None]:
     # Ctrl-C waits until it has ended: Numba would be left half imported, or its registries half
     # filled, and no later kernel could be compiled. And NUMBA_DISABLE_JIT is meant for functions
-    # that a user debugs: kernels have no other way to run, so it does not count for them.
+    # that a user debugs: kernels have no other way to run, so it does not count for them. The
+    # collector would look through all that Numba keeps again and again: a twentieth of the time.
+    collecting = gc.isenabled()
     with defer_interrupts():
+        gc.disable()
         disabled = os.environ.pop("NUMBA_DISABLE_JIT", None)
         config: Any = sys.modules.get("numba.core.config")
         if config is not None:
@@ -301,6 +317,8 @@ def _compilation() -> Iterator[None]:
         try:
             yield
         finally:
+            if collecting:
+                gc.enable()
             if disabled is not None:
                 os.environ["NUMBA_DISABLE_JIT"] = disabled
             if config is not None:

@@ -29,7 +29,7 @@ _make: Any = _njit
 
 def dispatcher(kernel: Any) -> Any:
     """Return what compiles a kernel for each signature that it is called with, and calls it."""
-    made = _make(**kernel.options)(_with_numba_objects(kernel.py_func))
+    made = _make(**kernel.options)(with_numba_objects(kernel.py_func))
     if not library.supported():
         made._cache = KernelCache(kernel)
     return made
@@ -88,8 +88,8 @@ def _words(sig: Any, codegen: Any) -> str:
     return f"{sig} for {codegen.magic_tuple()}"
 
 
-def _with_numba_objects(function: Any) -> Any:
-    # The function, with what its names mean to Numba.
+def with_numba_objects(function: Any) -> Any:
+    """Return the function, with what its names mean to Numba."""
     known = function.__globals__
     meant = {
         name: known[name].numba_object()

@@ -92,12 +92,12 @@ def _product(job: Any, chunk: Any, one: Any, zero: Any, size: Any) -> Any:
             added = _array(_pointer(bias + size * c0 * each, one), ((c1 - c0) * each + 1 - each,))
             for r in range(r1 - r0):
                 line = _array(_pointer(z + size * r * ldo, one), (c1 - c0,))
-                if each:
+                if each == 1:
                     for c in range(c1 - c0):
                         line[c] += added[c]
                 else:
                     for c in range(c1 - c0):
-                        line[c] += added[0]
+                        line[c] += added[c * each]
 
 
 @compiled(signature="i8,i8")
@@ -130,7 +130,7 @@ def plan(
     kind: str,
     workers: int,
     cuts: tuple[int, int, int],
-    bias: int,
+    bias: tuple[int, int] | None,
     shape: tuple[int, ...],
     *operands: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> tuple[Any, int, int] | None:
@@ -140,7 +140,7 @@ def plan(
         kind: The dtype's character.
         workers: Threads at most.
         cuts: Into how many ranges the stack, the rows and the columns are cut.
-        bias: Its elements; 0 without one.
+        bias: Its elements and its stride in bytes; None without one.
         shape: Of the result: (M, N) or (S, M, N).
         *operands: Shape and strides of ``a``, ``b`` and the result, the strides in bytes.
 
@@ -156,9 +156,14 @@ def plan(
     (ta, lda, step_a), (tb, ldb, step_b), (_, ldo, step_out) = lying  # type: ignore[misc]
     m, n = shape[-2:]
     stack = shape[0] if len(shape) == 3 else 1
+    each = 0
+    if bias is not None and (bias[0] > 1 or n == 1):
+        each = bias[1] // size
+        if bias[1] % size or bias[1] < 0:
+            return None
     words = [
         function, m, n, operands[0][0][-1], stack, 0, ta, lda, step_a, 0, tb, ldb, step_b, 0, ldo,
-        step_out, 0, int(bias > 1 or n == 1), *cuts,
+        step_out, 0, each, *cuts,
     ]  # fmt: skip
     return array("q", words), chunk, prod(cuts)
 
