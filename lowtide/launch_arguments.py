@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lowtide.framework.distributed.launch.environment import available_cores
+from lowtide.framework.kernels.runtime import cores
 
 NO_EFFECT = "accepted from torchrun's command lines; has no effect"
 
@@ -152,7 +152,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def workers(text: str) -> int:
     """A number of workers: ``4``, or ``auto`` for one per core."""
     if text in ("auto", "cpu"):
-        return len(available_cores())
+        return cores.usable()
     if text.isdecimal() and int(text):
         return int(text)
     raise argparse.ArgumentTypeError(

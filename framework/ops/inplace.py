@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..autograd.remat.recorder import leave_copies
 from ..autograd.saved import check_savable, count_write
 from ..autograd.view_history import check_writable, rebase
@@ -26,6 +28,9 @@ from .dispatch import dispatch, hashable, make_plan, python_value, record
 
 if TYPE_CHECKING:
     from .registry import Op
+
+_shares_memory: Any = np.shares_memory  # NumPy's annotations know two values of max_work
+_MOST_WORK = 10_000  # of a search for a shared element, some 0.1 ms; then it is taken for found
 
 
 def dispatch_inplace(  # noqa: C901, PLR0915 - one order of checks, writes and records
@@ -76,6 +81,9 @@ def dispatch_inplace(  # noqa: C901, PLR0915 - one order of checks, writes and r
     recording = mask and state.grad and plan.differentiable and target.dtype.is_differentiable
     check_writable(target, name, bool(recording))
     _check_no_overlap(target, inputs, name)
+    if any(_is_overwritten(op, target, x) for x in inputs[1:]):
+        apart = (x.clone() if _is_overwritten(op, target, x) else x for x in inputs[1:])
+        return dispatch_inplace(op, (target, *apart), attributes)
     saved_inputs = inputs
     if recording:  # backward may want values that are about to go
         rules = plan.rule_set(mask)
@@ -130,7 +138,10 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     arrays = []
     for x in inputs:
         if isinstance(x, Tensor):
-            if x is not target and (x._storage is storage or x._storage.__class__ is AliasStorage):
+            if x is target:
+                if key and not op.elementwise:  # an operand, too
+                    return False
+            elif x._storage is storage or x._storage.__class__ is AliasStorage:
                 return False
             viewed = x._viewed
             if viewed is not None and (state.grad or viewed.version != x._storage.version):
@@ -214,6 +225,27 @@ def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> Non
 
 def _partly_the_same(target: Tensor, x: Tensor) -> bool:
     # A kernel may read an element before it writes that element, not one it has written already.
+    dense = _is_dense(target._array) and _is_dense(x._array)
+    return dense and _lies_across(target, x)
+
+
+def _is_overwritten(op: Op, target: Tensor, x: Any) -> bool:
+    # Whether a kernel may write an element of an input before it reads that.
+    #
+    # Views with gaps may share elements, as ``a[:, 1:]`` and ``a[:, :-1]`` do. PyTorch does not
+    # tell these from ``a[:, 0]`` and ``a[:, 1]``, and writes over what it reads.
+    if not isinstance(x, Tensor) or x._storage.root is not target._storage.root:
+        return False
+    if not _lies_across(target, x) and (op.elementwise or op.name == "_copy"):
+        return False
+    try:
+        return bool(_shares_memory(_place(target), _place(x), max_work=_MOST_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _lies_across(target: Tensor, x: Tensor) -> bool:
+    # Whether the memory between the first and the last element of each is partly the same.
     a, b = target._array, x._array
     if a is b or not (target.numel() and x.numel()):
         return False
@@ -221,9 +253,23 @@ def _partly_the_same(target: Tensor, x: Tensor) -> bool:
     begin, end = _span(x)
     if end <= first or last <= begin:
         return False
-    if not (_is_dense(a) and _is_dense(b)):
-        return False  # as PyTorch: rows and columns that interleave are not told apart
     return a.shape != b.shape or a.strides != b.strides or first != begin
+
+
+class _Place:
+    # Memory of any device as NumPy describes it: nothing reads it.
+    def __init__(self, x: Tensor) -> None:
+        self.__array_interface__ = {
+            "data": (_span(x)[0], True),
+            "shape": x._array.shape,
+            "strides": x._array.strides,
+            "typestr": f"|V{x.itemsize}",
+            "version": 3,
+        }
+
+
+def _place(x: Tensor) -> Any:
+    return x._array if type(x._array) is np.ndarray else np.asarray(_Place(x))
 
 
 def _is_dense(a: Any) -> bool:

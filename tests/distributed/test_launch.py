@@ -19,9 +19,10 @@ import pytest
 
 from lowtide import cli
 from lowtide.distributed import run as launcher_of_torch
-from lowtide.framework.distributed.launch import environment, output
+from lowtide.framework.distributed.launch import output
 from lowtide.framework.distributed.launch.environment import Job, cores_of, slurm, variables
 from lowtide.framework.distributed.launch.failures import Failure, culprit, last_words
+from lowtide.framework.kernels.runtime import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60  # seconds, for all that a test starts
@@ -192,7 +193,7 @@ def test_each_worker_finds_its_rank(tmp_path: Path) -> None:
         assert (mine["GROUP_RANK"], mine["GROUP_WORLD_SIZE"]) == ("0", "1")
         assert (mine["ROLE_NAME"], mine["MASTER_ADDR"]) == ("default", "127.0.0.1")
         assert mine["TORCHELASTIC_RESTART_COUNT"] == mine["TORCHELASTIC_MAX_RESTARTS"] == "0"
-        assert mine["OMP_NUM_THREADS"] == str(max(1, len(environment.available_cores()) // 3))
+        assert mine["OMP_NUM_THREADS"] == str(max(1, cores.usable() // 3))
     assert len({mine["MASTER_PORT"] for mine in told.values()}) == 1
     assert len({mine["TORCHELASTIC_RUN_ID"] for mine in told.values()}) == 1
 
@@ -201,13 +202,13 @@ def test_threads_that_the_user_sets_stay(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert "OMP_NUM_THREADS" not in variables(Job(local_size=4), 0, 1, 0)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(environment, "available_cores", lambda: [2, 3, 4, 5, 8, 9, 10])
+    monkeypatch.setattr(cores, "allowed", lambda: [2, 3, 4, 5, 8, 9, 10])
     assert variables(Job(local_size=3), 0, 1, 0)["OMP_NUM_THREADS"] == "2"
     assert variables(Job(local_size=9), 0, 1, 0)["OMP_NUM_THREADS"] == "1"
 
 
 def test_bound_workers_share_the_cores_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "available_cores", lambda: [2, 3, 4, 5, 8])
+    monkeypatch.setattr(cores, "allowed", lambda: [2, 3, 4, 5, 8])
     job = Job(local_size=2, bind_cores=True)
     assert [cores_of(job, k) for k in range(2)] == [[2, 3], [4, 5]]
     crowded = Job(local_size=7, bind_cores=True)

@@ -60,6 +60,10 @@ def test_a_share_of_time_limits_them(machine, name):
     assert cores.usable() == min(4, limit or 4)  # cores 0 to 3
 
 
+def test_hardware_threads_of_a_core_lie_side_by_side(machine):
+    assert cores.allowed() == [0, 4, 1, 5, 2, 7]
+
+
 def test_without_topology_each_processor_counts(machine, monkeypatch):
     monkeypatch.setattr(cores, "_SYSTEM", machine / "elsewhere")
     assert cores.usable() == 6

@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...kernels.runtime import cores
+
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # PyTorch's, where launchers on several nodes must agree
 
@@ -85,31 +87,24 @@ def variables(job: Job, local_rank: int, port: int, restarts: int) -> dict[str, 
         "PYTHONUNBUFFERED": "1",  # a line is passed on when it is printed
     }
     if not os.environ.get("OMP_NUM_THREADS"):
-        found["OMP_NUM_THREADS"] = str(max(1, len(available_cores()) // job.local_size))
+        found["OMP_NUM_THREADS"] = str(max(1, cores.usable() // job.local_size))
     return found
 
 
-def available_cores() -> list[int]:
-    """The cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
 def cores_of(job: Job, local_rank: int) -> list[int]:
-    """The cores of one worker: neighbours, and as many as every other worker has.
+    """The hardware threads of one worker: neighbours, and as many as every other worker has.
 
-    Where there are more workers than cores, each has one, and some have the same.
+    Where there are more workers than hardware threads, each has one, and some have the same.
 
     Returns:
-        Numbers of cores; empty if the job does not bind workers to cores.
+        Their numbers; empty if the job does not bind workers.
     """
     if not job.bind_cores:
         return []
-    cores = available_cores()
-    share = max(1, len(cores) // job.local_size)
-    start = local_rank * share % len(cores)
-    return cores[start : start + share]
+    found = cores.allowed()
+    share = max(1, len(found) // job.local_size)
+    start = local_rank * share % len(found)
+    return found[start : start + share]
 
 
 def free_port() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,16 +25,17 @@ def usable() -> int:
 
 
 def allowed() -> list[int]:
-    """Return the numbers of the processors, or hardware threads, on which this process may run."""
+    """Return the hardware threads on which this process may run, those of a core side by side."""
     if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
+        return sorted(os.sched_getaffinity(0), key=lambda cpu: (_core_of(cpu), cpu))
     return list(range(os.cpu_count() or 1))
 
 
-def _core_of(cpu: int) -> str:
-    # The hardware threads of its core; a core of its own where the system does not say.
-    topology = _SYSTEM / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-    return _text(topology) or str(cpu)
+def _core_of(cpu: int) -> int:
+    # The first hardware thread of its core; itself where the system does not say.
+    siblings = _text(_SYSTEM / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    first = re.match(r"\d+", siblings)  # "3,7", "6-7"
+    return int(first[0]) if first else cpu
 
 
 def _time_limit() -> float | None:
