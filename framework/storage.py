@@ -137,6 +137,12 @@ class AliasStorage(LedgerEntry):
         self.root.set_role(role)
 
 
+def may_share_memory(a: Any, b: Any) -> bool:
+    """Whether two storages may have bytes in common: they are one, or both are someone else's."""
+    a, b = a.root, b.root
+    return a is b or (type(a) is type(b) is ExternalStorage)
+
+
 class ExternalStorage(LedgerEntry):
     """A storage owned by someone else: a NumPy array that a tensor shares, a mapped file, a slice.
 

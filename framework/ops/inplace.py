@@ -22,7 +22,7 @@ from ..kernels.runtime.errstate import is_reentrancy_error, run_nested
 from ..memory.ledger import BUFFER
 from ..modes import local, no_grad
 from ..spec import SCALARS
-from ..storage import AliasStorage
+from ..storage import AliasStorage, ExternalStorage, may_share_memory
 from ..tensor import Tensor
 from .dispatch import dispatch, hashable, make_plan, python_value, record
 
@@ -141,7 +141,11 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
             if x is target:
                 if key and not op.elementwise:  # an operand, too
                     return False
-            elif x._storage is storage or x._storage.__class__ is AliasStorage:
+            elif (
+                x._storage is storage
+                or x._storage.__class__ is AliasStorage
+                or x._storage.__class__ is ExternalStorage is storage.__class__
+            ):
                 return False
             viewed = x._viewed
             if viewed is not None and (state.grad or viewed.version != x._storage.version):
@@ -234,7 +238,7 @@ def _is_overwritten(op: Op, target: Tensor, x: Any) -> bool:
     #
     # Views with gaps may share elements, as ``a[:, 1:]`` and ``a[:, :-1]`` do. PyTorch does not
     # tell these from ``a[:, 0]`` and ``a[:, 1]``, and writes over what it reads.
-    if not isinstance(x, Tensor) or x._storage.root is not target._storage.root:
+    if not isinstance(x, Tensor) or not may_share_memory(x._storage, target._storage):
         return False
     if not _lies_across(target, x) and (op.elementwise or op.name == "_copy"):
         return False

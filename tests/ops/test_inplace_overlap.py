@@ -124,6 +124,23 @@ def test_a_tensor_may_be_its_own_operand(name, n):
     np.testing.assert_allclose(together.numpy(), alone.numpy(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("n", [5, 300])
+def test_tensors_may_share_the_memory_of_numpys_arrays(n):
+    for write, of, other in (
+        (AT_THEIR_PLACE["div_"], slice(None), np.s_[:, :1]),
+        (AT_THEIR_PLACE["atan2_"], np.s_[1:], np.s_[:-1]),
+        (AT_THEIR_PLACE["pow_"], slice(None), slice(None)),
+        (MOVING["index_add_"], slice(None), slice(None)),
+        (MOVING["scatter_"], slice(None), slice(None)),
+    ):
+        array = np.random.default_rng(n).uniform(0.1, 1, (n, n))
+        target, operand = lt.from_numpy(array[of]), lt.from_numpy(array[other])
+        expected = target.clone()
+        write(expected, operand.clone())
+        write(target, operand)
+        np.testing.assert_allclose(array[of], expected.numpy(), rtol=1e-12)
+
+
 @pytest.mark.parametrize("n", [6, 300])
 def test_gradients_are_those_of_a_copy(n):
     x, g = lt.rand(n, n, dtype=lt.float64) + 0.5, lt.randn(n, n, dtype=lt.float64)
