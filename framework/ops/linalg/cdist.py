@@ -11,14 +11,15 @@ from math import inf
 import numpy as np
 
 from ...dtypes import FLOAT, bool_
-from ...kernels.common.layout import contiguous
+from ...kernels.common.layout import contiguous, same_shape_dtype
 from ...kernels.common.matmul import matmul_into
 from ...kernels.common.schedule import parallel_range
+from ...kernels.formula.formula import formula
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..indexing.where import _where
 from ..registry import function, op
-from ..signatures import broadcast_shapes
+from ..signatures import broadcast_shapes, per_element
 from .matmul import blas_ready, matmul
 
 COMPILED = ("float32", "float64")
@@ -257,10 +258,7 @@ def _euclidean_samples(make):
 )
 def _euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     """Euclidean distances by a product: ``sqrt(|a|^2 + |b|^2 - 2 a b)``."""
-    for x, square, total in ((x1, square1, sum1), (x2, square2, sum2)):
-        xp.multiply(x, x, out=square)
-        xp.sum(square, axis=-1, keepdims=True, out=total)
-    matmul_into(xp, x1, x2.swapaxes(-1, -2), out=out)
+    _set_products(xp, out, square1, square2, sum1, sum2, x1, x2)
     xp.multiply(out, -2, out=out)
     xp.add(out, sum1, out=out)
     xp.add(out, sum2.swapaxes(-1, -2), out=out)
@@ -268,24 +266,60 @@ def _euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     xp.sqrt(out, out=out)
 
 
+def _set_products(xp, out, square1, square2, sum1, sum2, x1, x2):
+    for x, square, total in ((x1, square1, sum1), (x2, square2, sum2)):
+        xp.multiply(x, x, out=square)
+        xp.sum(square, axis=-1, keepdims=True, out=total)
+    matmul_into(xp, x1, x2.swapaxes(-1, -2), out=out)
+
+
+def _worth_loop(x1, x2):
+    many = x1.numel // max(1, x1.shape[-1]) * x2.shape[-2]
+    large = many >= thresholds.COMPILED_HEAVY and min(x1.numel, x2.numel) > 0
+    return large and x1.shape[:-2] == x2.shape[:-2] and x1.dtype.name in COMPILED
+
+
+@_euclidean.kernel("cpu", when=_worth_loop, layout=blas_ready)
+def _(xp, out, square1, square2, sum1, sum2, x1, x2):
+    _set_products(xp, out, square1, square2, sum1, sum2, x1, x2)
+    points = out.shape[-1]
+    rows = out.reshape(-1, points)
+    arrays = rows, sum1.reshape(-1), sum2.reshape(-1, points)
+    parallel_range(loops().lengths_of_products, 4 * out.size, len(rows), *arrays)
+
+
 _euclidean.op.display_name = "cdist"  # in messages, and for who asks for values by their op
 
 
-@_euclidean.vjp("x1")
-def _(g, x1, x2, out):
-    return _toward(g, x1, x2, out)
+def _over_lengths_samples(make):
+    for shape in ((3, 4), (2, 3, 4), (0, 3)):
+        yield (make(*shape), make(*shape, low=0.5, high=2.0)), {}
 
 
-@_euclidean.vjp("x2")
-def _(g, x1, x2, out):
-    return _toward(g.mT, x2, x1, out.mT)
+@op(infer=lambda grad, lengths: grad, flops=per_element(2), samples=_over_lengths_samples)
+@formula(when=same_shape_dtype)
+def _over_lengths(grad, lengths):
+    """``grad / lengths``, 0 where two points are one."""
+    return grad / lengths if lengths != 0 else 0
 
 
-def _toward(g, x1, x2, out):
-    # The sum of g (x1 - x2) / out, 0 where two points are one
-    none = out == 0
-    ratio = _where(none, 0, g / _where(none, 1, out))
-    return x1 * ratio.sum(-1, True) - matmul(ratio, x2)
+@_over_lengths.vjp("grad")
+def _(g, lengths):
+    return _over_lengths(g, lengths)
+
+
+@_over_lengths.vjp("lengths")
+def _(g, lengths, out):
+    return -_over_lengths(g * out, lengths)
+
+
+@_euclidean.vjp("x1", "x2")
+def _(g, needs, x1, x2, out):
+    # The sums of g (x1 - x2) / out
+    ratio = _over_lengths(g, out)
+    first = x1 * ratio.sum(-1, True) - matmul(ratio, x2) if needs[0] else None
+    back = ratio.mT
+    return first, x2 * back.sum(-1, True) - matmul(back, x1) if needs[1] else None
 
 
 _MODES = (

@@ -1,5 +1,7 @@
 """Distances of all pairs: tiles change nothing, and no matrix of differences is made."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -104,3 +106,33 @@ def test_distances_of_all_pairs_are_those_of_two_sets(p, sizes):
     (found,) = grad(listed, [x], lt.tensor(g))
     (expected,) = grad(between, [x], lt.tensor(both))
     np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64], ids=lambda d: d.name)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_distances_by_products_are_finished_in_one_pass(shape, dtype):
+    x, y = lt.randn(*shape, 70, 5, dtype=dtype), lt.randn(*shape, 60, 5, dtype=dtype)
+    x[..., 3, 2], y[..., 7, 0], y[..., 8, :] = math.nan, math.inf, x[..., 9, :]
+    found = lt.cdist(x, y, compute_mode="use_mm_for_euclid_dist")
+    square = (x * x).sum(-1, True), (y * y).sum(-1, True)
+    expected = (((x @ y.mT) * -2 + square[0]) + square[1].mT).clamp(min=0).sqrt()
+    assert lt.equal(found.isnan(), expected.isnan())
+    assert lt.allclose(found, expected, rtol=1e-5, atol=1e-3, equal_nan=True)
+    assert found.isnan()[..., 3, :].all()
+
+
+def test_gradients_by_products_where_points_coincide():
+    x, g = lt.randn(2, 70, 5, dtype=lt.float64), lt.randn(2, 70, 70, dtype=lt.float64)
+    found = []
+    for mode in ("use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"):
+        a, b = x.clone().requires_grad_(), lt.zeros(2, 70, 5, dtype=lt.float64, requires_grad=True)
+        lengths = lt.cdist(a - a.detach(), b, compute_mode=mode)  # all are zero
+        lengths.backward(g)
+        assert not lengths.any()
+        assert not a.grad.any()
+        assert not b.grad.any()
+        c, d = x.clone().requires_grad_(), x.flip(1).clone().requires_grad_()
+        lt.cdist(c * 3, d, compute_mode=mode).backward(g)
+        found.append((c.grad, d.grad))
+    for one, other in zip(*found, strict=True):
+        assert lt.allclose(one, other, rtol=1e-6, atol=1e-9)

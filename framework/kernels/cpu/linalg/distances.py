@@ -161,6 +161,26 @@ def lengths_between(out: Any, x1: Any, x2: Any, p: float, start: int, stop: int)
                 _set_lengths(out[n, i, first:last], x1[n, i], block, 0, p)
 
 
+@compiled
+def lengths_of_products(out: Any, squares1: Any, squares2: Any, start: int, stop: int) -> None:
+    """Euclidean distances in the place of products of points: ``sqrt(a a - 2 a b + b b)``.
+
+    Args:
+        out: (rows, points): products; rows are the first points of all examples.
+        squares1: (rows,): products of the first points with themselves.
+        squares2: (examples, points): those of the second.
+        start: The first row.
+        stop: The one after the last.
+    """
+    nothing, twice = out.dtype.type(0), out.dtype.type(-2)
+    rows = out.shape[0] // squares2.shape[0]
+    for i in range(start, stop):
+        own, example = squares1[i], i // rows
+        for j in range(out.shape[1]):
+            v = out[i, j] * twice + own + squares2[example, j]
+            out[i, j] = np.sqrt(nothing if v < nothing else v)
+
+
 @compiled(fastmath=SUMS)
 def slopes_between(
     out: Any,
