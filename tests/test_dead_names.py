@@ -25,6 +25,7 @@ EXCEPTIONS = {
     "Numba and LLVM call or read these": (
         "load_overload", "save_overload", "no_cfunc_wrapper", "no_compile",
         "no_cpython_wrapper", "linkage", "initializer", "_to_string", "notify",
+        "_finalize_final_module",
     ),
     "einops calls these": (
         "LowtideBackend", "is_appropriate_type", "stack_on_zeroth_dimension", "add_axis",

@@ -207,7 +207,7 @@ class Kernel:
         if self._callee is None:
             with lock:
                 if self._callee is None:
-                    self._callee = _callee(self)
+                    self._callee = _translation.Callee(self)
         return self._callee
 
     def _callable(self) -> Any:
@@ -281,7 +281,7 @@ class Deferred:
         return self.numba_object()(*args)
 
 
-_callee = Deferred(f"{__package__}.translate", "Callee")
+_translation = Deferred(f"{__package__}.translate")
 _dispatcher = Deferred(f"{__package__}.numba_dispatcher", "dispatcher")
 
 
