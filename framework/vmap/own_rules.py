@@ -487,8 +487,10 @@ def _(call: Any) -> Any:
 def _(call: Any) -> Any:
     *arrays, weight = call.inputs
     if call.unbatched(len(arrays)):  # its channels are the dim after the rows
-        if not arrays[-1].ndim:
-            return call.run([*[call.front(k, 1) for k in range(len(arrays))], weight])
+        ndim = arrays[-1].ndim
+        each = isinstance(weight, Tensor) and weight.ndim == ndim and weight.numel() > 1
+        if each or not ndim:  # a weight for each element
+            return call.run([*[call.front(k, max(ndim, 1)) for k in range(len(arrays))], weight])
         return call.run([*[call.rows(k) for k in range(len(arrays))], weight])
     return _where(arrays[-1] > 0, arrays[0], arrays[0] * weight)
 
