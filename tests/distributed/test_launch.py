@@ -202,13 +202,16 @@ def test_threads_that_the_user_sets_stay(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert "OMP_NUM_THREADS" not in variables(Job(local_size=4), 0, 1, 0)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(cores, "allowed", lambda: [2, 3, 4, 5, 8, 9, 10])
+    monkeypatch.setattr(cores, "usable", lambda: 7)
     assert variables(Job(local_size=3), 0, 1, 0)["OMP_NUM_THREADS"] == "2"
+    assert variables(Job(local_size=1), 0, 1, 0)["OMP_NUM_THREADS"] == "7"
     assert variables(Job(local_size=9), 0, 1, 0)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setattr(cores, "usable", lambda: 128)
+    assert variables(Job(local_size=2), 0, 1, 0)["OMP_NUM_THREADS"] == "32"
 
 
 def test_bound_workers_share_the_cores_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "allowed", lambda: [2, 3, 4, 5, 8])
+    monkeypatch.setattr(cores, "side_by_side", lambda: [2, 3, 4, 5, 8])
     job = Job(local_size=2, bind_cores=True)
     assert [cores_of(job, k) for k in range(2)] == [[2, 3], [4, 5]]
     crowded = Job(local_size=7, bind_cores=True)

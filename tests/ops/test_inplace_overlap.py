@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework.ops import inplace
 from lowtide.profiling import estimate
 from lowtide.utils.checkpoint import checkpoint
 
@@ -58,6 +59,7 @@ MOVING: dict[str, Op] = {
     "accumulate": lambda o, x: o.index_put_((reverse(x),), x, accumulate=True),
     "setitem by index": lambda o, x: o.__setitem__(reverse(x), x),
     "masked_scatter_": lambda o, x: o.masked_scatter_(o > 0.6, x),
+    "the op alone": lambda o, x: o._scatter_add_(rows_of(x).contiguous(), x, dim=0),
     "addmm_": lambda o, x: square(o).addmm_(square(x), square(x)),
 }
 ALL = AT_THEIR_PLACE | MOVING
@@ -175,6 +177,33 @@ def peak_of(run: Callable[[], Any]) -> int:
     before = lt.cpu.memory_allocated()
     run()
     return lt.cpu.max_memory_allocated() - before
+
+
+def test_a_refused_copy_leaves_the_target_as_it_was():
+    x = lt.rand(300, 300)
+    before, version = x.clone(), x._version
+    lt.set_memory_limit(lt.cpu.memory_allocated() + 1000, "cpu")
+    try:
+        for write in (AT_THEIR_PLACE["div_"], AT_THEIR_PLACE["copy_"]):
+            with pytest.raises(MemoryError):
+                write(x[:, 1:], x[:, :-1])
+        with pytest.raises(MemoryError):
+            MOVING["scatter_add_"](x, x)
+    finally:
+        lt.set_memory_limit(None, "cpu")
+    assert lt.equal(x, before)
+    assert x._version == version
+
+
+def test_where_the_search_takes_too_long_a_copy_is_read(monkeypatch):
+    def too_hard(*_: Any, **__: Any) -> bool:
+        raise np.exceptions.TooHardError
+
+    monkeypatch.setattr(inplace, "_shares_memory", too_hard)
+    x = lt.rand(300, 300) + 0.1
+    expected = x / x[:, :1].clone()
+    x /= x[:, :1]
+    assert lt.allclose(x, expected)
 
 
 def test_views_that_only_lie_between_each_other_are_not_copied():

@@ -87,7 +87,8 @@ def variables(job: Job, local_rank: int, port: int, restarts: int) -> dict[str, 
         "PYTHONUNBUFFERED": "1",  # a line is passed on when it is printed
     }
     if not os.environ.get("OMP_NUM_THREADS"):
-        found["OMP_NUM_THREADS"] = str(max(1, cores.usable() // job.local_size))
+        share = cores.usable() // job.local_size
+        found["OMP_NUM_THREADS"] = str(max(1, min(share, cores.MOST)))
     return found
 
 
@@ -101,7 +102,7 @@ def cores_of(job: Job, local_rank: int) -> list[int]:
     """
     if not job.bind_cores:
         return []
-    found = cores.allowed()
+    found = cores.side_by_side()
     share = max(1, len(found) // job.local_size)
     start = local_rank * share % len(found)
     return found[start : start + share]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+MOST = 32  # threads of a process that did not ask for more
 _SYSTEM = Path("/sys")
 _GROUPS = Path("/proc/self/cgroup")
 
@@ -25,10 +26,15 @@ def usable() -> int:
 
 
 def allowed() -> list[int]:
-    """Return the hardware threads on which this process may run, those of a core side by side."""
+    """Return the numbers of the hardware threads on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0), key=lambda cpu: (_core_of(cpu), cpu))
+        return list(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def side_by_side() -> list[int]:
+    """Return the same numbers, those of one core after each other."""
+    return sorted(allowed(), key=lambda cpu: (_core_of(cpu), cpu))
 
 
 def _core_of(cpu: int) -> int:

@@ -24,7 +24,6 @@ import numpy as np
 from ...interrupts import defer_interrupts
 from . import blas, cores, forking, thresholds
 
-MOST = 32  # threads that are started unless OMP_NUM_THREADS asks for more
 _pool: SimpleQueue[Any] | None = None  # where the threads wait for work
 
 
@@ -34,7 +33,7 @@ def count() -> int:
         asked = int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])
     except ValueError:
         asked = 0
-    return min(asked, len(cores.allowed())) if asked > 0 else min(cores.usable(), MOST)
+    return min(asked, len(cores.allowed())) if asked > 0 else min(cores.usable(), cores.MOST)
 
 
 LIMIT = count()  # the same as long as the process lives: workspaces are made for so many

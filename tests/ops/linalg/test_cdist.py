@@ -136,3 +136,9 @@ def test_gradients_by_products_where_points_coincide():
         found.append((c.grad, d.grad))
     for one, other in zip(*found, strict=True):
         assert lt.allclose(one, other, rtol=1e-6, atol=1e-9)
+    for k in range(2):  # of one set alone
+        points = [(x * 3).requires_grad_(k == 0), x.flip(1).requires_grad_(k == 1)]
+        lt.cdist(*points, compute_mode="use_mm_for_euclid_dist").backward(g)
+        expected = found[0][k] / (3 if k == 0 else 1)
+        assert lt.allclose(points[k].grad, expected)
+        assert points[1 - k].grad is None
