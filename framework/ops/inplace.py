@@ -234,10 +234,10 @@ def _partly_the_same(target: Tensor, x: Tensor) -> bool:
 
 
 def _is_overwritten(op: Op, target: Tensor, x: Any) -> bool:
-    # Whether a kernel may write an element of an input before it reads that.
+    # Whether a kernel may write an element that it has yet to read as part of this input.
     #
-    # Views with gaps may share elements, as ``a[:, 1:]`` and ``a[:, :-1]`` do. PyTorch does not
-    # tell these from ``a[:, 0]`` and ``a[:, 1]``, and writes over what it reads.
+    # ``a[:, 1:]`` and ``a[:, :-1]`` share elements; ``a[:, 0]`` and ``a[:, 1]`` lie in the same
+    # memory and share none. PyTorch does not distinguish these cases, and copies in neither.
     if not isinstance(x, Tensor) or not may_share_memory(x._storage, target._storage):
         return False
     if not _lies_across(target, x) and (op.elementwise or op.name == "_copy"):
