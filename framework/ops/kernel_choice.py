@@ -26,8 +26,8 @@ class Kernel:
         when: Called with the specs and attributes; False leaves the call to later kernels. None:
             always.
         layout: Predicate on arrays; inputs that fail it are copied to workspace first. None: any.
-        scratch: True for the op's scratch buffers; False if it wants none of them, and gets buffers
-            without elements; or what is called as ``when`` is and returns the specs of its buffers.
+        scratch: True for the op's scratch buffers; False if it takes none; or what is called as
+            ``when`` is and returns the specs of those that it takes.
         dtypes: ``"own"``: what the op's ``half`` says. ``"half"``: float16 or bfloat16 among the
             inputs, which it takes as they are; ``when`` sees the promoted specs. ``"mixed"``: it
             converts as it goes, where the others would have large operands converted a tile at a

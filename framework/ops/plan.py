@@ -180,16 +180,15 @@ def _scratch_of(
     seen: tuple[Any, ...],
     attributes: dict[str, Any],
 ) -> tuple[Spec, ...]:
-    # The buffers that a kernel gets: those of the op, or its own, or empty ones.
+    # The buffers that a kernel gets: those of the op, or its own, or none.
+    if not chosen.scratch:
+        return ()
     if op.formula is not None and not callable(chosen.scratch):
-        if not chosen.scratch:
-            return ()
         out = inferred[0].like(dtype=float32) if up and inferred[0].dtype.is_narrow else inferred[0]
         return op.formula.scratch(out, attributes)
     if callable(chosen.scratch):
         return tuple(chosen.scratch(*seen, **attributes))
-    scratch = (s.like(dtype=float32) if up and s.dtype.is_narrow else s for s in declared)
-    return tuple(s if chosen.scratch else s.like((0,)) for s in scratch)
+    return tuple(s.like(dtype=float32) if up and s.dtype.is_narrow else s for s in declared)
 
 
 def execute(  # noqa: C901 - every op that needs more than a plain call goes through here

@@ -133,10 +133,10 @@ class Op:
                 "that takes the result. Call it result."
             )
 
-    def _check_parameters(self, function: Any) -> None:
+    def _check_parameters(self, function: Any, scratch: tuple[str, ...]) -> None:
         # By the code object: a signature takes ten times as long, and there are 200 at import.
         code = function.__code__
-        taken = 1 if self.view or self.adopt else 1 + len(self.returns + self.aux + self.scratch)
+        taken = 1 if self.view or self.adopt else 1 + len(self.returns + self.aux + scratch)
         taken += len(self.inputs) - (self.variadic is not None)
         named = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
         if not code.co_flags & inspect.CO_VARARGS and code.co_argcount != taken:
@@ -147,7 +147,8 @@ class Op:
             return
         raise TypeError(
             f"{self.name}: a further kernel takes the parameters of the plain one, "
-            f"{inspect.signature(self.plain)}; this one has {problem}."
+            f"{inspect.signature(self.plain)}, without the buffers if scratch=False; this one has "
+            f"{problem}."
         )
 
     def workspace_names(self) -> tuple[str, ...]:
@@ -201,7 +202,7 @@ class Op:
         def declare(function: Any) -> Any:
             made = Kernel(function, device, **options)
             if not callable(made.scratch) and made.dtypes != "mixed":
-                self._check_parameters(function)
+                self._check_parameters(function, self.scratch if made.scratch else ())
             self.kernels.append(made)
             return function
 

@@ -15,8 +15,10 @@ import pytest
 
 from lowtide.framework.kernels import cuda
 from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
+from lowtide.framework.kernels.cuda.bits import printed_bits
 from lowtide.framework.kernels.cuda.kernel import TYPES, CudaKernel
 from lowtide.framework.kernels.cuda.printer import printed
+from lowtide.framework.kernels.formula.bits import Bits
 from lowtide.framework.kernels.formula.declaration import DECLARED
 from tests.devices.test_cuda_kernels import NOT_PRINTED
 from tests.kernels.test_formula import variants
@@ -44,7 +46,7 @@ def kernels() -> dict[str, CudaKernel]:
                 printed(loop)
     for formula in DECLARED.values():
         for variant in variants(formula):
-            printed(variant.loop)
+            (printed_bits if isinstance(formula, Bits) else printed)(variant.loop)
     found: list[Any] = gc.get_objects()
     return {k.name: k for k in found if isinstance(k, CudaKernel)}
 

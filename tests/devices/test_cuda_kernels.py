@@ -16,8 +16,10 @@ from lowtide.framework.devices.sim.backend import SIM
 from lowtide.framework.dtypes import bfloat16, float32, float64, tolerance
 from lowtide.framework.kernels.cpu.compiler.kernel import Kernel
 from lowtide.framework.kernels.cuda import matmul
+from lowtide.framework.kernels.cuda.bits import printed_bits
 from lowtide.framework.kernels.cuda.kernel import CudaKernel
 from lowtide.framework.kernels.cuda.printer import Unprintable, printed
+from lowtide.framework.kernels.formula.bits import Bits
 from lowtide.framework.kernels.formula.declaration import DECLARED
 from lowtide.framework.kernels.formula.update import Update
 from lowtide.framework.kernels.runtime import thresholds
@@ -73,6 +75,10 @@ def test_all_other_loops_are_printed(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(DECLARED))
 def test_the_loops_of_formulas_are_printed(name: str) -> None:
     for variant in variants(DECLARED[name]):
+        if isinstance(DECLARED[name], Bits):
+            arrays = ["out", *variant.made, *variant.elements]
+            assert printed_bits(variant.loop).arrays == len(arrays)
+            continue
         inputs = getattr(variant, "elements", ["out", *DECLARED[name].reader.elements])
         assert printed(variant.loop).arrays == len(inputs)
 

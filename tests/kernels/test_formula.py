@@ -16,6 +16,7 @@ from lowtide.framework.dtypes import float32, float64
 from lowtide.framework.kernels.formula.declaration import DECLARED, loop_named
 from lowtide.framework.kernels.formula.formula import Formula, formula
 from lowtide.framework.kernels.formula.reader import NoFormula
+from lowtide.framework.kernels.formula.walks import TILE
 from lowtide.framework.ops.registry import OPS
 from tests.samples import over_samples
 
@@ -302,3 +303,31 @@ def test_a_number_for_each_channel(shape, repeated):
     loss.backward(arriving)
     slope = g * (1 - t - factor / (1 + np.exp(x)))
     np.testing.assert_allclose(leaf.grad.numpy(), slope, rtol=1e-4, atol=1e-5)
+
+
+@formula
+def weighted(grad, x, *, scale):
+    return 0 if x > 0.5 else grad * x * scale
+
+
+@pytest.mark.parametrize("one", [False, True], ids=["gradients", "one gradient"])
+@pytest.mark.parametrize(
+    "shape", [(3, 4, 5), (1, 2, 9001), (7, 5000, 1), (2, 3, 4096), (2, 3, 4097), (1, 1, 1)]
+)
+def test_sums_for_each_channel_and_of_all(shape, one):
+    draw = np.random.default_rng(1)
+    x = draw.standard_normal(shape).astype(np.float32)
+    grad = draw.standard_normal((1, 1, 1) if one else shape).astype(np.float32)
+    each = np.where(x > 0.5, 0, grad.astype(np.float64) * x * 0.25)
+    variant = weighted.variant({"scale": 0.25})
+    channels = shape[1]
+    found = np.full(channels, 7.0)
+    cut = channels // 2
+    for first, last in ((0, cut), (cut, channels)):  # as threads share them
+        variant.channel_sums(found, grad, x, 0.25, first, last)
+    np.testing.assert_allclose(found, each.sum((0, 2)), rtol=1e-5, atol=1e-4)
+    tiles = -(-x.size // TILE)
+    sums = np.full(tiles, 7.0)
+    variant.sums(sums, grad.reshape(-1), x.reshape(-1), 0.25, 0, tiles)
+    expected = [each.reshape(-1)[k * TILE : (k + 1) * TILE].sum() for k in range(tiles)]
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-4)

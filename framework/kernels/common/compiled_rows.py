@@ -25,8 +25,6 @@ def compiled_rows(op, loop, *, when, arguments) -> None:
             with: arrays of that size are cut, all else is passed as it is.
     """
     module, name = loop.split(":")
-    first = len(op.op.returns)
-    last = first + len(op.op.scratch)
     # The module of loops, once imported: a statement for it takes as long as a small loop.
     modules: list[Any] = []
 
@@ -34,5 +32,5 @@ def compiled_rows(op, loop, *, when, arguments) -> None:
     def _(xp, *arrays, **attributes):
         if not modules:
             modules[:] = [import_module(f"..cpu.{module}", __package__)]
-        work, n, operands = arguments(*arrays[:first], *arrays[last:], **attributes)
+        work, n, operands = arguments(*arrays, **attributes)
         parallel_rows(getattr(modules[0], name), work, n, *operands)

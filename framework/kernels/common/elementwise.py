@@ -65,10 +65,10 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None):
         choose: Takes the attributes as keywords; returns the loop, and the numbers that it takes
             after the arrays.
         when: Which specs and attributes it is for.
-        by_channel: As ``choose``, of a loop whose last operand has a number for each channel.
+        by_channel: As ``choose``, of a loop whose last operand has a number for each channel; it is
+            told whether that is one.
     """
     op.op.elementwise = True
-    skipped = len(op.op.scratch)
     backward = op.op.inputs[0] == "grad"
     writes = bool(op.op.inplace)
     layout = dense_or_repeated_scalar if backward else contiguous
@@ -76,7 +76,6 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None):
     def call(out, arrays, attributes):
         # The loop, flat arrays and numbers.
         run, numbers = choose(**attributes)
-        arrays = arrays[skipped:]
         if backward:
             return run, flatten_repeated_grad(out, *arrays), numbers
         return run, [a.reshape(-1) for a in (out, *arrays)], numbers
@@ -84,7 +83,7 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None):
     @op.kernel("cpu", when=when, layout=layout, scratch=False)
     def _(xp, out, *arrays, **attributes):
         run, flat, numbers = call(out, arrays, attributes)
-        if writes and np.may_share_memory(out, arrays[skipped]):
+        if writes and np.may_share_memory(out, arrays[0]):
             run = partial(_in_place, run)
         parallel_rows(run, out.size, out.size, *flat, *numbers)
 
@@ -99,13 +98,16 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None):
 
 def _give_channel_loop(op, by_channel, layout):
     # The same, of a loop whose last operand has a number for each channel.
-    skipped = len(op.op.scratch)
     backward = op.op.inputs[0] == "grad"
 
     @op.kernel("cpu", when=numbers_of_channels, layout=layout, scratch=False)
     def _(xp, out, *arrays, **attributes):
-        run, numbers = by_channel(**attributes)
-        *others, weight = arrays[skipped:]
+        *others, weight = arrays
+        run, numbers = by_channel(weight.size == 1, **attributes)
+        if weight.size == 1:
+            flat = flatten_repeated_grad(out, *others)
+            parallel_rows(run, out.size, out.size, *flat, weight.reshape(-1), *numbers)
+            return
         cube = cube_of_channels(out.shape, weight.shape)
         one = []
         if backward and not others[0].flags.c_contiguous:

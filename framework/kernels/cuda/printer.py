@@ -66,7 +66,7 @@ class Printed:
     """A loop as a kernel: call it as the loop is called, with the array module in front."""
 
     def __init__(self, loop: Any) -> None:
-        text = _Function(loop.py_func, {})
+        text = Function(loop.py_func, {})
         if not text.arrays:
             raise Unprintable(f"{loop.py_func.__qualname__} walks over no array")
         self.arrays = text.arrays
@@ -106,13 +106,19 @@ def printed(loop: Any) -> Printed:
     return Printed(loop)
 
 
-class _Function:
-    # One Python function: what it assigns and of which type, and its lines in C++.
+class Function:
+    """One Python function: what it assigns and of which type, and its lines in C++.
 
-    def __init__(self, function: Any, parts: dict[str, str]) -> None:
+    Args:
+        function: The function.
+        parts: The functions that it calls, which it adds, by name.
+        source: Its text, if it is not in a file.
+    """
+
+    def __init__(self, function: Any, parts: dict[str, str], source: str | None = None) -> None:
         self.function, self.parts = function, parts
         self.name = f"lt_{function.__name__.strip('_')}"
-        text = getattr(function, "source", None)  # of a formula: it is in no file
+        text = source or getattr(function, "source", None)  # of a formula: it is in no file
         tree = ast.parse(text or textwrap.dedent(inspect.getsource(function))).body[0]
         assert isinstance(tree, ast.FunctionDef)
         self.body = tree.body
@@ -133,6 +139,7 @@ class _Function:
             self.lines = self.block(self.body, 1)
 
     def refuse(self, node: Any, why: str) -> NoReturn:
+        """Raise the error that names the line."""
         raise Unprintable(
             f"{self.function.__qualname__}, line {node.lineno}: {why}: {ast.unparse(node)}"
         )
@@ -162,14 +169,17 @@ class _Function:
         return [f"    {k} {self.word(n)};" for n, k in self.kinds.items() if n not in given]
 
     def word(self, name: str) -> str:
+        """Return what a name is in C++."""
         return f"{name}_" if name in _TAKEN else name
 
     # Statements
 
     def block(self, body: list[ast.stmt], depth: int) -> list[str]:
+        """Return the lines of some statements."""
         return [line for statement in body for line in self.statement(statement, depth)]
 
     def statement(self, node: ast.stmt, depth: int) -> list[str]:
+        """Return the lines of a statement."""
         tab = "    " * depth
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return []  # the docstring
@@ -197,6 +207,7 @@ class _Function:
         return self.refuse(node, "no such statement on a GPU")
 
     def assignment(self, node: ast.Assign, tab: str) -> list[str]:
+        """Return the lines of an assignment."""
         (target,) = node.targets
         if isinstance(target, ast.Tuple):
             if not isinstance(node.value, ast.Tuple):
@@ -216,9 +227,11 @@ class _Function:
         return [f"{tab}{name} = {self.cast(value, of, kind)};"]
 
     def cast(self, text: str, of: str, kind: str) -> str:
+        """Return a value of a type as one of another."""
         return text if of == kind else f"({kind})({text})"
 
     def target(self, node: ast.expr, of: str) -> tuple[str, str]:
+        """Return the text and the type of what is assigned."""
         if isinstance(node, ast.Subscript):
             return self.expression(node)
         if not isinstance(node, ast.Name):
@@ -230,6 +243,7 @@ class _Function:
         return self.word(node.id), self.kinds[node.id]
 
     def loop(self, node: ast.For, depth: int) -> list[str]:
+        """Return the lines of a loop over the elements of an array."""
         tab = "    " * depth
         wanted = isinstance(node.target, ast.Name) and ast.unparse(node.iter)
         if not wanted or not wanted.startswith("range(") or not wanted.endswith(".size)"):
@@ -243,6 +257,7 @@ class _Function:
     # Expressions: (text, type)
 
     def expression(self, node: ast.expr) -> tuple[str, str]:
+        """Return the text and the type of an expression."""
         match node:
             case ast.Constant(value=bool() | int() | float()):
                 return self.number(node.value)
@@ -282,6 +297,7 @@ class _Function:
         return self.refuse(node, "no such expression on a GPU")
 
     def comparison(self, node: ast.Compare) -> str:
+        """Return the text of a comparison."""
         parts = [self.expression(e)[0] for e in (node.left, *node.comparators)]
         signs = [_COMPARISONS.get(type(o)) for o in node.ops]
         if None in signs:
@@ -290,9 +306,11 @@ class _Function:
         return f"({' && '.join(each)})"
 
     def sign(self, op: ast.operator, node: ast.AST) -> str:
+        """Return the sign of an operation."""
         return _ARITHMETIC.get(type(op)) or self.refuse(node, "no such operator")
 
     def number(self, value: Any) -> tuple[str, str]:
+        """Return the text and the type of a number."""
         if isinstance(value, bool):
             return ("true" if value else "false"), "bool"
         if isinstance(value, int):
@@ -304,6 +322,7 @@ class _Function:
         return f"T({value!r})", "T"
 
     def name_of(self, node: ast.Name) -> tuple[str, str]:
+        """Return the text and the type of what a name stands for."""
         if node.id in self.counters:
             return self.word(node.id), "long long"
         if node.id in self.kinds:
@@ -314,6 +333,7 @@ class _Function:
         return self.number(value.item() if isinstance(value, np.generic) else value)
 
     def call(self, node: ast.Call) -> tuple[str, str]:
+        """Return the text and the type of a call."""
         name = ast.unparse(node.func)
         if name == "tail32":  # its second argument is a number that the CPU has at hand
             return f"lt_tail(T({self.expression(node.args[0])[0]}))", "T"
@@ -326,6 +346,6 @@ class _Function:
         part = part or getattr(self.function.__globals__.get(name), "function", None)
         if part is None:
             return self.refuse(node, "no such function on a GPU")
-        text = _Function(part, self.parts)
+        text = Function(part, self.parts)
         self.parts.setdefault(text.name, text.device())
         return f"{text.name}({', '.join(given)})", text.result

@@ -10,6 +10,7 @@ from typing import Any
 
 from .functions import FLOAT32_ONLY
 from .reader import names_around
+from .walks import row_loop
 
 DECLARED: dict[str, Declaration] = {}  # all formulas and updates, by module and name
 
@@ -21,12 +22,14 @@ class Declaration:
         function: The scalar function.
         name: What it is called in messages and files; unique in its module.
         fused: In compiled loops, a product and a sum may round once.
+        rows: For arrays that have rows of their own kind, what the loop is called with in a row:
+            ``("out", "x[0]", "x[1]")`` of (rows, elements) and (rows, 2, elements).
     """
 
     reader: Any  # what the function holds; reading it raises NoFormula
 
-    def __init__(self, function: Any, name: str, fused: bool) -> None:
-        self.function, self.name, self.fused = function, name, fused
+    def __init__(self, function: Any, name: str, fused: bool, rows: tuple[str, ...] = ()) -> None:
+        self.function, self.name, self.fused, self.rows = function, name, fused, rows
         self.module: str = function.__module__
         file = function.__code__.co_filename
         linecache.checkcache(file)
@@ -94,6 +97,11 @@ class DeclaredVariant:
         return self._numbers(**attributes) if self.count else ()
 
     @cached_property
+    def rows(self) -> Any:
+        """``rows(*arrays, *numbers)``: see ``walks.row_loop``."""
+        return row_loop(self.loop, self.declared.rows, self.count)
+
+    @cached_property
     def only_float32(self) -> bool:
         """Whether the loop calls functions that exist for float32 only."""
         return not FLOAT32_ONLY.isdisjoint(self.steps.operations())
@@ -109,4 +117,4 @@ def loop_named(module: str, name: str) -> Any:
     kind, name = name.split(":") if ":" in name else ("", name)
     name, _, outcome = name.rstrip("]").partition("[")
     found = DECLARED[f"{module} {name}"].variant_of(tuple(v == "1" for v in outcome))
-    return getattr(found, kind) if kind in ("channels", "sums", "listed") else found.loop
+    return getattr(found, kind or "loop")

@@ -24,10 +24,11 @@ from ...spec import Spec
 from ..common.elementwise import vectorized
 from .declaration import Declaration, DeclaredVariant
 from .derivative import Derivative
-from .loop import Loop, channel_loop, compiled_loop, summing_loop
+from .loop import Loop, compiled_loop
 from .numpy_calls import Calls, numpy_function
 from .reader import Reader
 from .scalar import evaluate
+from .walks import SumLoop, channel_loop, channel_sums, summing_loop
 
 
 class Formula(Declaration):
@@ -41,6 +42,7 @@ class Formula(Declaration):
         derived: What it computes, if that is a derivative of the function.
         channels: The last input may be a number for each channel: there is a compiled loop for
             that, too.
+        rows: See :class:`~.declaration.Declaration`.
 
     Attributes:
         plain: The kernel of the op that runs NumPy: ``plain(xp, out, *buffers, *inputs,
@@ -56,8 +58,9 @@ class Formula(Declaration):
         when: Callable[..., bool],
         derived: Derivative | None = None,
         channels: bool = False,
+        rows: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(function, name, fused)
+        super().__init__(function, name, fused, rows)
         self.when, self.derived, self.channels = when, derived, channels
         self.over_input = False
         self.plain = self._plain_kernel()
@@ -69,7 +72,8 @@ class Formula(Declaration):
             return found
         variant = self.variant(numbers)
         named = dict(zip(self.reader.elements, elements, strict=True))
-        return evaluate(variant.steps, named, variant.numbers(numbers))
+        derived: float = evaluate(variant.steps, named, variant.numbers(numbers))
+        return derived
 
     def _plain_kernel(self) -> Any:
         def plain(xp: Any, out: Any, *arrays: Any, **attributes: Any) -> None:
@@ -113,10 +117,15 @@ class Formula(Declaration):
         variant = self._variants.get(()) or self.variant(attributes)  # the only one, without tests
         return variant.loop, variant.numbers(attributes) if attributes else ()
 
-    def channel_loop_of(self, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
-        """Return the same as :meth:`loop_of`, for a last input with a number for each channel."""
+    def channel_loop_of(self, one: bool, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
+        """Return the same as :meth:`loop_of`, for a last input with a number for each channel.
+
+        Args:
+            one: The last input is one number.
+            **attributes: Of the call.
+        """
         variant = self.variant(attributes)
-        return variant.channels, variant.numbers(attributes)
+        return variant.single if one else variant.channels, variant.numbers(attributes)
 
     def scratch(self, out: Spec, attributes: dict[str, Any]) -> tuple[Spec, ...]:
         """Return the specs of the buffers that the plain kernel wants, for a spec of its result."""
@@ -150,26 +159,50 @@ class Variant(DeclaredVariant):
         return compiled_loop(loop, formula.module, self.name, formula.fused)
 
     @cached_property
-    def channels(self) -> Any:
-        """``channels(out, *inputs, *numbers)``: see ``loop.channel_loop``."""
+    def single(self) -> Any:
+        """The same loop, for a last input of one element."""
         formula = self.declared
         elements = formula.reader.elements
         name = f"{self.identifier}_of_channel"
         loop = Loop(name, elements, self.count, self.steps, single=elements[-1])
-        one = compiled_loop(loop, formula.module, f"channel:{self.name}", formula.fused)
-        return channel_loop(self.loop, one, elements, self.count)
+        return compiled_loop(loop, formula.module, f"single:{self.name}", formula.fused)
+
+    @cached_property
+    def channels(self) -> Any:
+        """``channels(out, *inputs, *numbers)``: see ``walks.channel_loop``."""
+        elements = self.declared.reader.elements
+        return channel_loop(self.loop, self.single, elements, self.count)
 
     @cached_property
     def sums(self) -> Any:
-        """``sums(out, *inputs, *numbers, first tile, last tile)``: see ``loop.summing_loop``."""
-        return summing_loop(self.loop, self.declared.reader.elements, self.count)
+        """``sums(out, *inputs, *numbers, first tile, last tile)``: see ``walks.summing_loop``."""
+        return summing_loop(self._sum_of(False), self.declared.reader.elements, self.count)
+
+    @cached_property
+    def channel_sums(self) -> Any:
+        """``channel_sums(out, *inputs, *numbers, first, last)``: see ``walks.channel_sums``."""
+        total, columns = self._sum_of(False), self._sum_of(True)
+        return channel_sums(total, columns, self.declared.reader.elements, self.count)
+
+    def _sum_of(self, columns: bool) -> Any:
+        formula, kind = self.declared, "columns" if columns else "total"
+        name = f"{self.identifier}_{kind}"
+        loop = SumLoop(name, formula.reader.elements, self.count, self.steps)
+        text = loop.columns() if columns else loop.text()
+        return compiled_loop(
+            loop, formula.module, f"{kind}:{self.name}", formula.fused, text, sums=True
+        )
 
 
 @overload
 def formula(function: Callable[..., Any]) -> Formula: ...
 @overload
 def formula(
-    *, fused: bool = True, when: Callable[..., bool] = vectorized, channels: bool = False
+    *,
+    fused: bool = True,
+    when: Callable[..., bool] = vectorized,
+    channels: bool = False,
+    rows: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Formula]: ...
 def formula(
     function: Any = None,
@@ -177,8 +210,9 @@ def formula(
     fused: bool = True,
     when: Any = vectorized,
     channels: bool = False,
+    rows: tuple[str, ...] = (),
 ) -> Any:
     """Make a scalar function a formula; the arguments are those of :class:`Formula`."""
     if function is None:
-        return partial(formula, fused=fused, when=when, channels=channels)
-    return Formula(function, function.__name__, fused, when, channels=channels)
+        return partial(formula, fused=fused, when=when, channels=channels, rows=rows)
+    return Formula(function, function.__name__, fused, when, channels=channels, rows=rows)

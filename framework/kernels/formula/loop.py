@@ -2,23 +2,18 @@
 
 The loop takes the result, the inputs and the numbers of the call:
 
-    def silu_backward(out, grad, x):
+    def silu(out, x):
         kind = out.dtype.type
         c1 = kind(1)
-        if grad.size == 1:
-            grad_0 = grad[0]
-            for i in range(out.size):
-                x_i = x[i]
-                s_1 = c1 / (c1 + exp32(-x_i))
-                out[i] = grad_0 * s_1 * (c1 + x_i * (c1 - s_1))
-        else:
-            ...
+        for i in range(out.size):
+            x_i = x[i]
+            out[i] = x_i / (c1 + exp32(-x_i))
 
-A gradient that arrives from a mean or a sum is one number repeated. Then the array ``grad`` has one
-element, and the first of two loops runs.
+A gradient that arrives from a mean or a sum is one number repeated. So the loop of a formula whose
+first input is ``grad`` is printed twice in one function: for an array, and for one of one element.
 
-The last input may be a number for each channel (:func:`channel_loop`). The loop of an update takes
-the arrays and the numbers, and writes some of the arrays.
+The loop of an update takes the arrays and the numbers, and writes some of the arrays. ``walks.py``
+prints kernels that call a loop: for each tensor of a list, each channel, or to sum what it gives.
 """
 
 from __future__ import annotations
@@ -33,6 +28,8 @@ from .steps import Apply, Constant, Element, Local, Number, Steps
 
 #: The number of a call, as the loop takes it, and as it computes with it.
 GIVEN, CONVERTED = "n{}", "number_{}"
+#: Whether an array is one number, which stands for all elements.
+ONE_NUMBER = "{}.size == 1"
 _BINDING = {"choose": 0, "|": 1, "&": 2, "not": 4, "+": 6, "-": 6, "*": 7, "/": 7, "neg": 8}
 _COMPARED, _ATOM = 5, 9
 
@@ -77,7 +74,7 @@ class Loop:
         return "\n".join(
             [
                 *head,
-                "    if grad.size == 1:",
+                f"    if {ONE_NUMBER.format('grad')}:",
                 "        grad_i = grad[0]",
                 *self._walk("        ", rest, lines),
                 "    else:",
@@ -160,116 +157,12 @@ class Loop:
         return text if binding >= least else f"({text})"
 
 
-def _support() -> tuple[Any, Any, Any, Any]:
-    from ..cpu.support import jit, memory, tile_sum, vector_math
+def defined(text: str, name: str, known: dict[str, Any], module: str, qualname: str) -> Any:
+    """Return the function of a text.
 
-    return jit, memory, tile_sum, vector_math
-
-
-def summing_loop(loop: Any, elements: list[str], count: int) -> Any:
-    """Return a kernel that sums what a loop gives, without an array of it.
-
-    It takes (sums, inputs, numbers, first tile, last tile) of flat arrays and writes a float64 sum
-    for each tile of ``tile_sum.TILE`` elements.
+    Messages find it by its file's name, the printer of CUDA C++ by ``source``: anyone may clear the
+    cache of lines.
     """
-    jit, _, tile_sum, _ = _support()
-    function = loop.py_func
-    numbers = [GIVEN.format(k) for k in range(count)]
-    here = [f"{e}_tile" for e in elements]
-    text = "\n".join(
-        [
-            f"def sums({', '.join(['out', *elements, *numbers, 'first', 'last'])}):",
-            f"    tile = np.empty(TILE, {elements[0]}.dtype)",
-            "    for c in range(first, last):",
-            *[f"        {e}_tile = {e}[c * TILE : (c + 1) * TILE]" for e in elements],
-            f"        found = tile[: {here[0]}.size]",
-            f"        each({', '.join(['found', *here, *numbers])})",
-            "        out[c] = tile_sum(found)",
-            "",
-        ]
-    )
-    known = {"np": np, "each": loop, "tile_sum": tile_sum.tile_sum, "TILE": tile_sum.TILE}
-    known |= {"__name__": function.__module__}
-    made = _defined(text, "sums", known, function.__module__, f"sums:{function.__qualname__}")
-    return jit.compiled(made)
-
-
-def channel_loop(each: Any, one: Any, elements: list[str], count: int) -> Any:
-    """Return a kernel that walks (examples, channels, elements); the last input is (1, channels).
-
-    It takes (out, inputs, numbers) of C order. An input ``grad`` may have one element, for all.
-
-    Args:
-        each: The flat loop, for examples whose channels have one element.
-        one: The same for a last input of one element, for each channel.
-        elements: Names of the inputs.
-        count: How many numbers it takes.
-    """
-    jit, _, _, _ = _support()
-    function = each.py_func
-    numbers = [GIVEN.format(k) for k in range(count)]
-    *cubes, weight = elements
-
-    arrays = ["out", *cubes]
-
-    def call(name: str, arrays: list[str], place: str, first: str, own: str) -> str:
-        given = [f"{a}[{place}]" for a in arrays]
-        if cubes[0] == "grad":
-            given[1] = f"{arrays[1]}[{first}] if grad.size == 1 else {given[1]}"
-        return f"{name}({', '.join([*given, own, *numbers])})"
-
-    rows = [f"{a}_rows" for a in arrays]
-    flat = call("each", rows, "i", "0", f"{weight}[0]")
-    cube = call("one", arrays, "i, c", "0, 0", f"{weight}[0, c : c + 1]")
-    text = "\n".join(
-        [
-            f"def channels({', '.join(['out', *elements, *numbers])}):",
-            "    if out.shape[2] == 1:",
-            *[f"        {a}_rows = {a}.reshape({a}.shape[0], {a}.shape[1])" for a in arrays],
-            "        for i in range(out.shape[0]):",
-            f"            {flat}",
-            "    else:",
-            "        for i in range(out.shape[0]):",
-            "            for c in range(out.shape[1]):",
-            f"                {cube}",
-            "",
-        ]
-    )
-    known = {"each": each, "one": one, "__name__": function.__module__}
-    module, name = function.__module__, f"channels:{function.__qualname__}"
-    made = _defined(text, "channels", known, module, name)
-    made.__name__ = f"{function.__name__}_channels"
-    return jit.compiled(made)
-
-
-def listed_loop(loop: Any, count: int, arrays: int) -> Any:
-    """Return a kernel that calls the loop of an update for rows of a table of tensors.
-
-    It takes (an array of the dtype, table, numbers, first row, last row). A row of the table is the
-    address of each array and, last, how many elements they have (``cpu/optim/tensor_table.py``).
-    """
-    jit, memory, _, _ = _support()
-    function = loop.py_func
-    numbers = [GIVEN.format(k) for k in range(count)]
-    vectors = [f"vector_at(table[row, {k}], size, like)" for k in range(arrays)]
-    text = "\n".join(
-        [
-            f"def listed({', '.join(['like', 'table', *numbers, 'first', 'last'])}):",
-            "    for row in range(first, last):",
-            f"        size = table[row, {arrays}]",
-            f"        each({', '.join([*vectors, *numbers])})",
-            "",
-        ]
-    )
-    known = {"each": loop, "vector_at": memory.vector_at, "__name__": function.__module__}
-    made = _defined(text, "listed", known, function.__module__, f"listed:{function.__qualname__}")
-    made.__name__ = f"{function.__name__}_listed"
-    return jit.compiled(made)
-
-
-def _defined(text: str, name: str, known: dict[str, Any], module: str, qualname: str) -> Any:
-    # The function of a text. Messages find it by its file's name, the printer of CUDA C++ by
-    # ``source``: anyone may clear the cache of lines.
     file = f"<formula {module}.{qualname}>"
     exec(compile(text, file, "exec"), known)
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
@@ -279,19 +172,31 @@ def _defined(text: str, name: str, known: dict[str, Any], module: str, qualname:
     return function
 
 
-def compiled_loop(loop: Loop, module: str, qualname: str, fused: bool) -> Any:
+def compiled_loop(
+    loop: Loop,
+    module: str,
+    qualname: str,
+    fused: bool,
+    text: str | None = None,
+    sums: bool = False,
+    **names: Any,
+) -> Any:
     """Return the kernel of a loop, which is compiled when it is first called.
 
     Args:
-        loop: Its text.
+        loop: The loop.
         module: Where the formula is declared, for messages and for ``compiler/ahead.py``.
         qualname: Of the formula, with the outcome of its tests.
         fused: A product and a sum may round once.
+        text: What is compiled, if that is another text of the loop.
+        sums: Sums may be split into lanes.
+        **names: What else its text names.
     """
-    jit, _, _, vector_math = _support()
-    text = loop.text()
-    known: dict[str, Any] = {"__name__": module, "inf": float("inf"), "nan": float("nan")}
+    from ..cpu.support import jit, vector_math
+
+    text = text or loop.text()
+    known: dict[str, Any] = {"__name__": module, "inf": float("inf"), "nan": float("nan")} | names
     known |= {"np": np} if any(name.startswith("np.") for name in loop.functions) else {}
     known |= {n: getattr(vector_math, n) for n in loop.functions if hasattr(vector_math, n)}
-    function = _defined(text, loop.name, known, module, qualname)
-    return jit.compiled(fastmath=jit.FUSED if fused else False)(function)
+    function = defined(text, loop.name, known, module, qualname)
+    return jit.compiled(fastmath=jit.SUMS if sums else jit.FUSED if fused else False)(function)

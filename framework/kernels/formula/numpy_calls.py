@@ -297,6 +297,64 @@ class UpdateCalls(Calls):
         return found
 
 
+class BitsCalls(Calls):
+    """The calls of a formula of bits, with an array of bool in the place of each array of bits.
+
+    The conditions are computed first, so far as they do not ask for the value.
+
+    Args:
+        name: Of the function that is printed.
+        elements: Names of the inputs.
+        count: How many numbers it takes.
+        steps: What it computes.
+        made: Names of the conditions' results.
+    """
+
+    def __init__(
+        self, name: str, elements: list[str], count: int, steps: Steps, made: list[str]
+    ) -> None:
+        self._begin(name, elements, count, steps)
+        self.first_parameters = ["xp", "out", *made]
+        for value in steps.result:
+            self._count(value)
+        value, *tests = steps.result
+        every = [*zip(made, tests, strict=True), ("out", value)]
+        self.homes = self._allocate_results({name: self._copied(v) for name, v in every})
+
+    def _copied(self, value: Any) -> int:
+        found = self._place(value)
+        if isinstance(found, int) and isinstance(value, Local):
+            self.left[value.name] -= 1
+        elif not isinstance(found, int):
+            found = self._add("xp.copyto({out}, {0})", [found])
+        return found
+
+    def _allocate_results(self, results: dict[str, int]) -> dict[int, str]:
+        group, first, last, _ = self._lifetimes()
+        homes: dict[int, str] = {}
+        for name, value in results.items():
+            if homes.setdefault(group[value], name) != name:
+                raise ValueError(f"{self.name}: two results of it are the same.")
+            last[group[value]] = len(self.calls)
+        held: dict[str, int] = {}
+        for k, call in enumerate(self.calls):
+            owner = group[call.writes]
+            if owner not in homes:
+                # A condition's array is there for what is computed before it; ``out`` is not, as it
+                # may be an input.
+                spare = [
+                    name
+                    for name, value in results.items()
+                    if value in self.bools
+                    and held.get(name, -1) <= k
+                    and last[owner] <= first[group[value]]
+                ]
+                spare = spare if owner in self.bools and not call.apart else []
+                homes[owner] = spare[0] if spare else self._buffer(k, owner, held, call)
+                held[homes[owner]] = last[owner]
+        return {value: homes[owner] for value, owner in group.items()}
+
+
 def _needed(value: Apply) -> tuple[Any, ...]:
     # The operands that NumPy's call takes.
     hint = value.what in TABLE and TABLE[value.what].second == "hint"

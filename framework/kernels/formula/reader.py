@@ -55,26 +55,34 @@ class Reader:
     The body holds assignments to names, arithmetic (``+ - * /``), comparisons, ``and``, ``or``,
     ``not``, conditional expressions, calls of the functions in ``functions.TABLE`` and of other
     formulas (their numbers by keyword), ``if`` over numbers of the call, and ``return`` of one
-    value. An update may return several names of elements, which have their new values by then.
+    value. An update may return several names of elements, which have their new values by then. A
+    formula of bits returns a value and conditions, or calls another one for them.
 
     Args:
         function: The function.
         file_lines: The lines of its file.
         update: It is an update.
+        bits: It is a formula of bits.
 
     Attributes:
         elements: Names of the inputs.
+        conditions: Those of them that are bits: annotated ``bool``.
         attributes: Names of the numbers of the call.
         tests: Python of each condition that numbers of the call decide.
         update: Whether it is an update.
+        bits: Whether it is a formula of bits.
     """
 
-    def __init__(self, function: Any, file_lines: list[str], update: bool = False) -> None:
+    def __init__(
+        self, function: Any, file_lines: list[str], update: bool = False, bits: bool = False
+    ) -> None:
         self.function = function
-        self.update = update
+        self.update, self.bits = update, bits
         self.written: list[str] = []  # what an update returns
         parameters = inspect.signature(function).parameters.values()
         self.elements = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        marked = {p.name for p in parameters if p.annotation in (bool, "bool")}
+        self.conditions = [e for e in self.elements if bits and e in marked]
         self.attributes = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         if len(self.elements) + len(self.attributes) != len(parameters) or not self.elements:
@@ -186,8 +194,7 @@ class Reader:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 continue  # the docstring
             if isinstance(node, ast.Return) and node.value is not None:
-                returned = self._new_values if self.update else self._expression
-                self.made.result = returned(node.value)
+                self.made.result = self._returned(node.value)
             elif (
                 isinstance(node, ast.Assign)
                 and len(node.targets) == 1
@@ -203,6 +210,16 @@ class Reader:
 
     def _decided(self, test: ast.expr) -> bool | None:
         return self.outcome.get(self._text(test)) if self._of_numbers(test) else None
+
+    def _returned(self, node: ast.expr) -> Any:
+        if self.update:
+            return self._new_values(node)
+        if not self.bits:
+            return self._expression(node)
+        if isinstance(node, ast.Call) and self._of_table(node) is None and self._called(node).bits:
+            return self._inlined(node, [self._expression(a) for a in node.args])
+        value, *tests = node.elts if isinstance(node, ast.Tuple) else [node]
+        return self._expression(value), *map(self._condition, tests)
 
     def _new_values(self, node: ast.expr) -> tuple[Any, ...]:
         # Of the elements that an update returns, or of the first.
@@ -283,7 +300,8 @@ class Reader:
     def _condition(self, node: ast.expr) -> Any:
         found = self._expression(node)
         value = dict(self.made.assignments).get(found.name) if isinstance(found, Local) else found
-        if not (isinstance(value, Apply) and value.condition):
+        bit = isinstance(found, Element) and found.name in self.conditions
+        if not bit and not (isinstance(value, Apply) and value.condition):
             self.refuse(node, "a condition is a comparison, or made of comparisons")
         return found
 
@@ -299,6 +317,8 @@ class Reader:
         given = [self._expression(a) for a in node.args]
         name = self._of_table(node)
         if name is None:
+            if self._called(node).bits:
+                self.refuse(node, "only a return calls a formula of bits")
             return self._inlined(node, given)
         second = TABLE[name].second
         number = second == "number"
@@ -394,4 +414,6 @@ def _replaced(value: Any, known: dict[str, Any]) -> Any:
         return known[value.name]
     if isinstance(value, Apply):
         return Apply(value.what, tuple(_replaced(v, known) for v in value.operands))
+    if isinstance(value, tuple):
+        return tuple(_replaced(v, known) for v in value)
     return value

@@ -34,8 +34,8 @@ def _divide(a: float, b: float) -> float:
     return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1, b)
 
 
-def evaluate(steps: Steps, elements: dict[str, float], numbers: tuple[float, ...]) -> float:
-    """Return the result of some steps.
+def evaluate(steps: Steps, elements: dict[str, float], numbers: tuple[float, ...]) -> Any:
+    """Return the result of some steps: a float, or of a formula of bits that and bools.
 
     Args:
         steps: Of a formula.
@@ -63,4 +63,6 @@ def evaluate(steps: Steps, elements: dict[str, float], numbers: tuple[float, ...
 
     for name, expression in steps.assignments:
         found[name] = value(expression)
+    if isinstance(steps.result, tuple):
+        return tuple(value(r) for r in steps.result)
     return float(value(steps.result))

@@ -15,21 +15,24 @@ writes, for some numbers of the call, may be left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, overload
 
 from .declaration import Declaration, DeclaredVariant
-from .loop import Loop, compiled_loop, listed_loop
+from .loop import Loop, compiled_loop
 from .numpy_calls import UpdateCalls, numpy_function
 from .reader import NoFormula, Reader
 from .steps import Element
+from .walks import listed_loop
 
 
 class Update(Declaration):
     """An update, and what is printed of it."""
 
-    def __init__(self, function: Any, name: str, fused: bool = True) -> None:
-        super().__init__(function, name, fused)
+    def __init__(
+        self, function: Any, name: str, fused: bool = True, rows: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(function, name, fused, rows)
         self._last: tuple[Any, Any] = (None, None)
 
     def __call__(self, *elements: float, **numbers: Any) -> Any:
@@ -105,6 +108,12 @@ class UpdateVariant(DeclaredVariant):
         return listed_loop(self.loop, self.count, len(self.elements))
 
 
-def update(function: Callable[..., Any]) -> Update:
-    """Make a scalar function an update."""
-    return Update(function, function.__name__)
+@overload
+def update(function: Callable[..., Any]) -> Update: ...
+@overload
+def update(*, rows: tuple[str, ...]) -> Callable[[Callable[..., Any]], Update]: ...
+def update(function: Any = None, *, rows: tuple[str, ...] = ()) -> Any:
+    """Make a scalar function an update; the arguments are those of its declaration."""
+    if function is None:
+        return partial(update, rows=rows)
+    return Update(function, function.__name__, rows=rows)

@@ -5,11 +5,20 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from ...dtypes import bool_
+import numpy as np
+
 from ...kernels.common.elementwise import same_shape_float32, vectorized
-from ...kernels.common.layout import contiguous, cube_of_channels, dense_or_repeated_scalar
-from ...kernels.common.schedule import parallel_rows
+from ...kernels.common.layout import (
+    contiguous,
+    cube_of_channels,
+    dense_or_repeated_scalar,
+    flatten_repeated_grad,
+)
+from ...kernels.common.schedule import parallel_range, parallel_rows
 from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import exp
+from ...kernels.formula.update import update
+from ...kernels.formula.walks import TILE
 from ..elementwise.unary import sigmoid
 from ..indexing.where import _where
 from ..manipulation.cat import cat
@@ -40,23 +49,32 @@ def _glus(make):
     yield (make(0, 4),), {"dim": 1}
 
 
+@formula(rows=("out", "x[0]", "x[1]"))
+def _gated(value, gate):
+    return value / (1 + exp(-gate))
+
+
+@update(rows=("out[0]", "out[1]", "grad", "x[0]", "x[1]"))
+def _gated_gradients(first, second, grad, value, gate):
+    share = 1 / (1 + exp(-gate))
+    first = grad * share
+    second = (1 - share) * value * first
+    return first, second
+
+
 @op(infer=_glu_infer, flops=per_element(8), samples=_glus)
 def _glu(xp, out, input, *, dim):
     """The first half along ``dim`` times the sigmoid of the second."""
-    value, gate = _halves(input, dim)
-    sigmoid.op.plain(xp, out, gate)
-    xp.multiply(out, value, out=out)
+    _gated.plain(xp, out, *_halves(input, dim))
 
 
 @_glu.kernel("cpu", when=vectorized, layout=contiguous)
 def _(xp, out, input, *, dim):
-    _run_glu("glu", out, input, dim)
+    _run_rows(_gated, out, input, dim)
 
 
-def _run_glu(name, out, *arrays_and_dim):
-    # A whole has two parts for each of the rows that come before the dim.
-    from ...kernels.cpu.activation import glu as loops
-
+def _run_rows(formula, out, *arrays_and_dim):
+    # An array with both halves has two parts for each of the rows that come before the dim.
     *arrays, dim = arrays_and_dim
     rows = prod(out.shape[:dim])
     half = min(a.shape[dim] for a in (out, *arrays))
@@ -64,7 +82,7 @@ def _run_glu(name, out, *arrays_and_dim):
         a.reshape(rows, -1) if a.shape[dim] == half else a.reshape(rows, 2, -1)
         for a in (out, *arrays)
     ]
-    parallel_rows(getattr(loops, name), out.size, rows, *shaped)
+    parallel_rows(formula.variant({}).rows, out.size, rows, *shaped)
 
 
 @_glu.vjp("input")
@@ -85,20 +103,15 @@ def _glu_slope_samples(make):
 )
 def _glu_backward(xp, out, share, grad, input, *, dim):
     """Backward of glu: ``grad`` times the derivative in both halves."""
-    value, gate = _halves(input, dim)
-    first, second = _halves(out, dim)
-    sigmoid.op.plain(xp, share, gate)
-    xp.multiply(grad, share, out=first)
-    xp.subtract(1, share, out=second)
-    xp.multiply(second, first, out=second)
-    xp.multiply(second, value, out=second)
+    halves = _halves(out, dim), (grad,), _halves(input, dim)
+    _gated_gradients.variant({}).numpy(xp, share, *(a for some in halves for a in some))
 
 
 @_glu_backward.kernel(
     "cpu", when=lambda grad, *_, **__: vectorized(grad), layout=contiguous, scratch=False
 )
-def _(xp, out, share, grad, input, *, dim):
-    _run_glu("glu_grad", out, grad, input, dim)
+def _(xp, out, grad, input, *, dim):
+    _run_rows(_gated_gradients, out, grad, input, dim)
 
 
 @_glu_backward.vjp("grad")
@@ -177,8 +190,13 @@ def _weight_gradients(make):
         yield (grad, x), {"shape": tuple(w.shape)}
 
 
+@formula
+def _below_zero(grad, input):
+    return 0 if input > 0 else grad * input
+
+
 def _weight_slope_infer(grad, input, *, shape):
-    return grad.like(shape), grad, grad.like(dtype=bool_)
+    return grad.like(shape), grad, *_below_zero.scratch(grad, {})
 
 
 @op(
@@ -189,9 +207,7 @@ def _weight_slope_infer(grad, input, *, shape):
 )
 def _prelu_weight_backward(xp, out, each, above, grad, input, *, shape):
     """Backward of prelu for the weight: sum ``grad * input`` over the negative elements."""
-    xp.greater(input, 0, out=above)
-    xp.multiply(grad, input, out=each)
-    xp.copyto(each, 0, where=above)
+    _below_zero.plain(xp, each, above, grad, input)
     aligned = (1,) * (each.ndim - len(shape)) + tuple(shape)
     axes = tuple(k for k, n in enumerate(aligned) if n == 1)
     xp.sum(each, axis=axes, out=out.reshape([n for n in aligned if n != 1]))
@@ -205,15 +221,24 @@ def _prelu_weight_backward(xp, out, each, above, grad, input, *, shape):
     layout=dense_or_repeated_scalar,
     scratch=False,
 )
-def _(xp, out, each, above, grad, input, *, shape):
-    from ...kernels.cpu.activation import prelu
-
+def _(xp, out, grad, input, *, shape):
+    variant = _below_zero.variant({})
+    if out.size == 1:
+        _, *flat = flatten_repeated_grad(out, grad, input)
+        tiles = -(-input.size // TILE)
+        sums = np.empty(tiles, np.float64)
+        parallel_range(variant.sums, 2 * input.size, tiles, sums, *flat)
+        out[...] = sums.sum()
+        return
     cube = cube_of_channels(grad.shape, shape)
     if grad.flags.c_contiguous:
         grad = grad.reshape(cube)
     else:  # one number, repeated
         grad = grad[(slice(0, 1),) * grad.ndim].reshape(1, 1, 1)
-    prelu.weight_grad(out.reshape(-1), grad, input.reshape(cube))
+    sums = np.empty(out.size, np.float64)
+    run = variant.channel_sums
+    parallel_range(run, 2 * input.size, out.size, sums, grad, input.reshape(cube))
+    out[...] = sums.reshape(out.shape)
 
 
 @_prelu.vjp("input")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...dtypes import BOOL, bool_, uint8
 from ...kernels.common.layout import worth_compiling
+from ...kernels.formula.bits import bits
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum, minimum
 from ..conversion.copy import zero_gradient
@@ -99,7 +100,7 @@ def _relu(xp, out, input):
 
 
 @_relu.loop()
-def _(input):
+def _positive(input):
     return 0 if input <= 0 else input  # NaN is not
 
 
@@ -108,9 +109,13 @@ def _(g, out):
     return _window(g, out, low=0.0, high=INFINITY, outside=0.0, nan_inside=True)
 
 
-relu_with_bitmask = with_bitmask(
-    _relu, "_relu_with_bitmask", lambda dtype: (0.0, INFINITY), "relu", lambda dtype: ()
-)
+@bits
+def _relu_bits(input):
+    out = _positive(input)
+    return out, not out <= 0
+
+
+relu_with_bitmask = with_bitmask(_relu, "_relu_with_bitmask", _relu_bits)
 
 
 @relu_with_bitmask.vjp("input")
@@ -153,15 +158,12 @@ def _(g, out, negative_slope):
     return _window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
 
 
-leaky_relu_with_bitmask = with_bitmask(
-    _leaky_relu,
-    "_leaky_relu_with_bitmask",
-    lambda dtype, negative_slope: (0.0, INFINITY),
-    "leaky_relu",
-    lambda dtype, negative_slope: (negative_slope,),
-    of_result=False,
-    nan_inside=False,
-)
+@bits
+def _leaky_relu_bits(input, *, negative_slope):
+    return _leaky_relu(input, negative_slope=negative_slope), input > 0
+
+
+leaky_relu_with_bitmask = with_bitmask(_leaky_relu, "_leaky_relu_with_bitmask", _leaky_relu_bits)
 
 
 @leaky_relu_with_bitmask.vjp("input")
@@ -228,18 +230,13 @@ def _(g, out, min_val, max_val):
     return _window(g, out, low=low, high=high, outside=0.0)
 
 
-def _limits(dtype, min_val, max_val):
-    return float(dtype.type(min_val)), float(dtype.type(max_val))
+@bits
+def _hardtanh_bits(input, *, min_val, max_val):
+    out = minimum(maximum(input, min_val), max_val)
+    return out, out > min_val and out < max_val
 
 
-hardtanh_with_bitmask = with_bitmask(
-    _hardtanh,
-    "_hardtanh_with_bitmask",
-    _limits,
-    "limit",
-    lambda *a, **k: _limits(*a, **k) * 2,
-    nan_inside=False,
-)
+hardtanh_with_bitmask = with_bitmask(_hardtanh, "_hardtanh_with_bitmask", _hardtanh_bits)
 
 
 @hardtanh_with_bitmask.vjp("input")
@@ -291,13 +288,14 @@ def _(g, out):
     return _window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
 
 
+@bits
+def _hardsigmoid_bits(input):
+    out = _hardsigmoid(input)
+    return out, out > 0 and out < 1
+
+
 hardsigmoid_with_bitmask = with_bitmask(
-    _hardsigmoid,
-    "_hardsigmoid_with_bitmask",
-    lambda dtype: (0.0, 1.0),
-    "hardsigmoid",
-    lambda dtype: (),
-    nan_inside=False,
+    _hardsigmoid, "_hardsigmoid_with_bitmask", _hardsigmoid_bits
 )
 
 

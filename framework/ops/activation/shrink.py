@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import bool_
+from ...kernels.formula.bits import bits
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum, minimum
 from ..conversion.copy import zero_gradient
@@ -119,14 +120,13 @@ def _(g, input, threshold):
     return _window(g, input, low=float(threshold), high=INFINITY, outside=0.0, nan_inside=True)
 
 
-threshold_with_bitmask = with_bitmask(
-    _threshold,
-    "_threshold_with_bitmask",
-    lambda dtype, threshold, value: (float(dtype.type(threshold)), INFINITY),
-    "threshold",
-    lambda dtype, threshold, value: (threshold, value),
-    of_result=False,
-)
+@bits
+def _threshold_bits(input, *, threshold, value):
+    beyond = input <= threshold
+    return value if beyond else input, not beyond
+
+
+threshold_with_bitmask = with_bitmask(_threshold, "_threshold_with_bitmask", _threshold_bits)
 
 
 @threshold_with_bitmask.vjp("input")

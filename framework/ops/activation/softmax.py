@@ -101,7 +101,7 @@ def _(xp, out, row, input, *, dim):
 
 
 @_softmax.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
-def _(xp, out, row, input, *, dim):
+def _(xp, out, input, *, dim):
     on_gpu.forward(xp, out, input, dim, logarithm=False)
 
 
@@ -132,7 +132,7 @@ def _(xp, out, row, incoming, output, *, dim):
 
 
 @_softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
-def _(xp, out, row, incoming, output, *, dim):
+def _(xp, out, incoming, output, *, dim):
     on_gpu.backward(xp, out, incoming, output, dim, logarithm=False)
 
 
@@ -175,7 +175,7 @@ def _(xp, out, largest, row, input, *, dim):
 
 
 @_log_softmax.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
-def _(xp, out, largest, row, input, *, dim):
+def _(xp, out, input, *, dim):
     on_gpu.forward(xp, out, input, dim, logarithm=True)
 
 
@@ -205,7 +205,7 @@ def _(xp, out, row, incoming, output, *, dim):
 
 
 @_log_softmax_gradient.kernel("cuda", when=is_float, layout=contiguous, scratch=False)
-def _(xp, out, row, incoming, output, *, dim):
+def _(xp, out, incoming, output, *, dim):
     on_gpu.backward(xp, out, incoming, output, dim, logarithm=True)
 
 

@@ -6,12 +6,14 @@ import numpy as np
 
 from ...dtypes import int32
 from ...kernels.common.layout import contiguous, tiles
+from ...kernels.formula.bits import bits
 from ...kernels.runtime import thresholds
+from ...random import philox
 from ...random.generator import draw
-from ...random.philox import Rng, bits
+from ...random.philox import Rng
 from ...spec import Spec
 from ..creation.fill import empty_like, zeros_like
-from ..elementwise.bitmask import INFINITY, bitmask_specs, fill_bitmask, walk_bitmask
+from ..elementwise.bitmask import bitmask_spec, compute_bits, work_specs
 from ..registry import function, op
 from ..signatures import per_element
 from .relu import leaky_relu, need_float
@@ -45,9 +47,20 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     return zeros_like(plain).scatter(dim, bitmask_vjp, 1.0) - soft.detach() + soft
 
 
+@bits
+def _sloped_bits(slope, input):
+    above = not input <= 0
+    return input if above else slope * input, above
+
+
+@bits
+def _sloped_gradient_bits(slope, grad, above: bool):
+    return grad if above else slope * grad
+
+
 def _rrelu_infer(input, rng, **_):
     need_float("rrelu", input)
-    return input, *bitmask_specs(input), _words_of(input)
+    return input, bitmask_spec(input), *work_specs(_sloped_bits, input), _words_of(input)
 
 
 def _words_of(input):
@@ -63,28 +76,25 @@ def _rrelus(make):
 @op(
     infer=_rrelu_infer,
     returns=("out", "bitmask"),
-    scratch=("work", "words"),
+    scratch=("bools", "numbers", "words"),
     layout=contiguous,
     flops=per_element(3),
     samples=_rrelus,
 )
-def _rrelu(xp, out, bitmask, work, words, input, rng, *, lower, upper):
+def _rrelu(xp, out, bitmask, bools, numbers, words, input, rng, *, lower, upper):
     """Randomized leaky ReLU, and the bitmask of elements above 0."""
-    fill_bitmask(xp, bitmask, work, input, 0.0, INFINITY)
-    _sloped(xp, out, bitmask, work, words, input, rng, lower, upper)
+    _draw_slopes(xp, out, words, rng, lower, upper)
+    compute_bits(xp, _sloped_bits, out, [bitmask], bools, numbers, [out, input])
 
 
-def _sloped(xp, out, bitmask, work, words, values, rng, lower, upper):
+def _draw_slopes(xp, out, words, rng, lower, upper):
     # A slope is a function of (seed, offset) and the number of its element, in every dtype.
     flat, random = out.reshape(-1), words.view(xp.uint32)
     for here in tiles(flat.size, thresholds.tile_elements(xp is np)):
         tile = flat[here]
-        bits(xp, random[: tile.size], rng, here.start)
+        philox.bits(xp, random[: tile.size], rng, here.start)
         xp.multiply(random[: tile.size], (upper - lower) * 2.0**-32, out=tile)
     xp.add(out, lower, out=out)
-    xp.multiply(out, values, out=out)
-    for above, row, value in walk_bitmask(xp, bitmask, work, out, values):
-        xp.copyto(row, value, where=above)
 
 
 @_rrelu.vjp("input")
@@ -99,15 +109,16 @@ def _slope_samples(make):
 
 
 @op(
-    scratch=("work", "words"),
-    infer=lambda grad, *_, **__: (grad, bitmask_specs(grad)[1], _words_of(grad)),
+    scratch=("bools", "numbers", "words"),
+    infer=lambda grad, *_, **__: (grad, *work_specs(_sloped_gradient_bits, grad), _words_of(grad)),
     layout=contiguous,
     flops=per_element(3),
     samples=_slope_samples,
 )
-def _rrelu_backward(xp, out, work, words, grad, bitmask, rng, *, lower, upper):
+def _rrelu_backward(xp, out, bools, numbers, words, grad, bitmask, rng, *, lower, upper):
     """Backward of rrelu: ``grad`` times the slope drawn for each element not above 0."""
-    _sloped(xp, out, bitmask, work, words, grad, rng, lower, upper)
+    _draw_slopes(xp, out, words, rng, lower, upper)
+    compute_bits(xp, _sloped_gradient_bits, out, [], bools, numbers, [out, grad, bitmask])
 
 
 @_rrelu_backward.vjp("grad")

@@ -8,9 +8,9 @@ so here the bits are kept, which are at most 3 % more than the best, and the res
 in place.
 
 The bits of a tile of 4096 elements lie together, and those of neighbours in neighbouring bytes, so
-that kernels run over both without a shift (``kernels/cpu/elementwise/bitmask.py``). Below
-``thresholds.COMPILED_MOVE`` elements, in place, and where nothing is recorded, the plain ops serve,
-which take fewer calls and keep their result or input.
+that kernels run over both without a shift. A formula says what an element's value is and what its
+bit (``kernels/formula/bits.py``). Below ``thresholds.COMPILED_MOVE`` elements, in place, and where
+nothing is recorded, the plain ops serve, which take fewer calls and keep their result or input.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from ...kernels.common.layout import (
     worth_compiling,
 )
 from ...kernels.common.schedule import parallel_range
-from ...kernels.cuda import bitmask as on_gpu
+from ...kernels.cuda.bits import printed_bits
 from ...kernels.cuda.kernel import is_float
+from ...kernels.formula.bits import TILE, bits
 from ...kernels.runtime import thresholds
 from ...modes import local
 from ...spec import Spec
@@ -36,7 +37,6 @@ from ..registry import op
 from ..signatures import per_element
 
 INFINITY = float("inf")
-TILE = 1 << 12
 HIDDEN: dict[str, Any] = {"public": False, "method": False}
 
 
@@ -57,10 +57,9 @@ def worth_bits(input, exact=True) -> bool:
     )
 
 
-def bitmask_specs(input) -> tuple[Spec, Spec]:
-    """Specs of the bits of a tensor, and of the workspace of :func:`fill_bitmask`."""
-    count = -(-input.numel // 8)
-    return Spec((count,), uint8), Spec((2, count), bool_)
+def bitmask_spec(input) -> Spec:
+    """Spec of the bits of a tensor."""
+    return Spec((-(-input.numel // 8),), uint8)
 
 
 def _rows(flat, bitmask):
@@ -76,64 +75,109 @@ def _rows(flat, bitmask):
             yield k, row, others[: row.size]
 
 
-def fill_bitmask(xp, bitmask, work, values, low, high, nan_inside=True) -> None:
-    """Fill a bitmask: set the bits of values inside (low, high), and of NaN if that is inside."""
-    bitmask.fill(0)
-    for k, row, here in _rows(values.reshape(-1), bitmask):
-        beyond, other = (w[: row.size].reshape(row.shape) for w in work)
-        if nan_inside:
-            beyond.fill(False)
-        else:
-            xp.not_equal(row, row, out=beyond)
-        for bound, test in ((low, xp.less_equal), (high, xp.greater_equal)):
-            if -INFINITY < bound < INFINITY:
-                test(row, bound, out=other)
-                xp.logical_or(beyond, other, out=beyond)
-        xp.logical_not(beyond, out=beyond)
-        bit = beyond.view(xp.uint8)
-        xp.left_shift(bit, k, out=bit)
-        xp.bitwise_or(here, bit, out=here)
+def work_specs(formula, out, **attributes) -> tuple[Spec, Spec]:
+    """Specs of the workspaces of :func:`compute_bits`: bools, and numbers, of an eighth each."""
+    variant = formula.variant(attributes)
+    kinds = variant.calls.buffers
+    count, bools = -(-out.numel // 8), kinds.count("bool")
+    bools += len(variant.made) + len(variant.conditions)
+    return Spec((bools, count), bool_), out.like((len(kinds) - kinds.count("bool"), count))
 
 
-def walk_bitmask(xp, bitmask, work, *arrays):
-    """Iterate over rows of the tiles: (mask of set bits, those rows of the arrays)."""
-    walks = [_rows(a.reshape(-1), bitmask) for a in arrays]
-    for rows in zip(*walks, strict=True):
-        k, first, bytes_ = rows[0]
-        one, on = (w[: first.size].reshape(first.shape) for w in work)
-        xp.bitwise_and(bytes_, 1 << k, out=one.view(xp.uint8))
-        xp.not_equal(one.view(xp.uint8), 0, out=on)
-        yield (on, *(row for _, row, _ in rows))
+def compute_bits(xp, formula, out, made, bools, numbers, arrays, **attributes) -> None:
+    """Compute a formula of bits by calls of NumPy, on rows of the tiles.
+
+    Args:
+        xp: The array module.
+        formula: Made by ``kernels.formula.bits``.
+        out: Its values; may be the first array where the formula reads that for conditions first.
+        made: Arrays of bits, which it fills.
+        bools: Workspace; see :func:`work_specs`.
+        numbers: Workspace; see :func:`work_specs`.
+        arrays: The inputs: arrays of the result's size, and of bits.
+        **attributes: Numbers of the call.
+    """
+    variant = formula.variant(attributes)
+    given = variant.numbers(attributes)
+    packed = [e in variant.conditions for e in variant.elements]
+    bytes_of = [*made, *(a for a, p in zip(arrays, packed, strict=True) if p)]
+    flat = [out, *(a for a, p in zip(arrays, packed, strict=True) if not p)]
+    walks = [_rows(a.reshape(-1), bytes_of[0]) for a in flat]
+    others = [_rows(flat[0].reshape(-1), b) for b in bytes_of]
+    for rows, here in zip(zip(*walks, strict=True), zip(*others, strict=True), strict=True):
+        k, first, _ = rows[0]
+        free_bools, free_numbers = (
+            iter([w[: first.size].reshape(first.shape) for w in work]) for work in (bools, numbers)
+        )
+        results = [next(free_bools) for _ in made]
+        bytes_made, bytes_read = here[: len(made)], iter(here[len(made) :])
+        values = (row for _, row, _ in rows[1:])
+        inputs = [
+            _unpacked(xp, next(free_bools), next(bytes_read)) if p else next(values) for p in packed
+        ]
+        buffers = [next(free_bools if b == "bool" else free_numbers) for b in variant.calls.buffers]
+        variant.numpy(xp, first, *results, *buffers, *inputs, *given)
+        for result, (_, _, bytes_) in zip(results, bytes_made, strict=True):
+            bit = result.view(xp.uint8)
+            if not k:
+                xp.copyto(bytes_, bit)
+                continue
+            xp.left_shift(bit, k, out=bit)
+            xp.bitwise_or(bytes_, bit, out=bytes_)
 
 
-def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=True):
+def _unpacked(xp, on, row):
+    # Which bits are set, of a row (bit, elements, bytes).
+    k, _, bytes_ = row
+    byte = on.view(xp.uint8)
+    xp.bitwise_and(bytes_, 1 << k, out=byte)
+    xp.not_equal(byte, 0, out=on)
+    return on
+
+
+def give_bit_loops(made, formula, *, when=worth_compiling, on_gpu=is_float) -> None:
+    """Give an op the compiled loops of a formula of bits, for the CPU and for GPUs.
+
+    They want none of its workspaces. An input ``grad`` may be one number, repeated.
+    """
+    backward = made.op.inputs[0] == "grad"
+    layout = dense_or_repeated_scalar if backward else contiguous
+
+    def call(arrays, attributes):
+        flat = flatten_repeated_grad(*arrays) if backward else [a.reshape(-1) for a in arrays]
+        return formula.loop_of(attributes), flat
+
+    @made.kernel("cpu", when=when, layout=layout, scratch=False)
+    def _(xp, *arrays, **attributes):
+        (run, numbers), flat = call(arrays, attributes)
+        elements = flat[0].size
+        parallel_range(run, elements, -(-elements // TILE), *flat, *numbers)
+
+    @made.kernel("cuda", when=lambda *s, **_: on_gpu(*s), layout=layout, scratch=False)
+    def _(xp, *arrays, **attributes):
+        (run, numbers), flat = call(arrays, attributes)
+        printed_bits(run)(xp, *flat, *numbers)
+
+
+def with_bitmask(plain, name, formula):
     """Declare a variant of a unary op that also returns a bitmask: (out, bitmask).
 
     Args:
         plain: The op.
         name: Of the new op.
-        ends: ``ends(dtype, **attributes)`` gives the ends of the segment whose bits are set.
-        loop: Name of the compiled loop that does both at once.
-        for_loop: ``for_loop(dtype, **attributes)`` gives the numbers that it takes.
-        of_result: The ends are those of the result, not of the input.
-        nan_inside: The bits of NaN are set.
+        formula: Made by ``kernels.formula.bits``: the op's value, and what a bit says.
     """
     declared = plain.op
 
     def infer(input, **attributes):
         found = declared.infer(input, **attributes)
         out = found if isinstance(found, Spec) else found[0]
-        bitmask, work = bitmask_specs(input)
-        return out, bitmask, *declared.workspace(found), work
+        return out, bitmask_spec(input), *work_specs(formula, out, **attributes)
 
-    def kernel(xp, out, bitmask, *arrays, **attributes):
-        *scratch, work, input = arrays
-        declared.plain(xp, out, *scratch, input, **attributes)
-        values, segment = out if of_result else input, ends(out.dtype, **attributes)
-        fill_bitmask(xp, bitmask, work, values, *segment, nan_inside)
+    def kernel(xp, out, bitmask, bools, numbers, input, **attributes):
+        compute_bits(xp, formula, out, [bitmask], bools, numbers, [input], **attributes)
 
-    names = declared.workspace_names()
-    leading = ("xp", "out", "bitmask", *names, "work", "input")
+    leading = ("xp", "out", "bitmask", "bools", "numbers", "input")
     of_tensors = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in leading]
     keywords = [
         Parameter(n, Parameter.KEYWORD_ONLY, default=d) for n, d in declared.attributes.items()
@@ -145,7 +189,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
         name=name,
         infer=infer,
         returns=("out", "bitmask"),
-        scratch=(*names, "work"),
+        scratch=("bools", "numbers"),
         layout=contiguous,
         flops=declared.flops,
         samples=declared.samples,
@@ -153,23 +197,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True, nan_inside=T
     )(kernel)
     # in messages, and for who asks for values by their op
     made.op.display_name = declared.display_name
-
-    @made.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
-    def _(xp, out, bitmask, *arrays, **attributes):
-        numbers = [float(v) for v in for_loop(out.dtype, **attributes)]
-        parallel_tiles(loop, out.size, out.reshape(-1), bitmask, arrays[-1].reshape(-1), *numbers)
-
-    @made.kernel(
-        "cuda",
-        when=lambda input, **_: is_float(input),
-        layout=contiguous,
-        scratch=lambda input, **attributes: infer(input, **attributes)[2:-1],
-    )
-    def _(xp, out, bitmask, *arrays, **attributes):
-        declared.plain(xp, out, *arrays, **attributes)
-        values, segment = out if of_result else arrays[-1], ends(out.dtype, **attributes)
-        on_gpu.fill(xp, bitmask, values, *segment, nan_inside)
-
+    give_bit_loops(made, formula)
     return made
 
 
@@ -180,31 +208,28 @@ def bitmask_vjp(g, bitmask, inside=1.0, outside=0.0):
     )
 
 
-# The loops, once imported: a statement for it takes as long as a small loop.
-_modules: list[Any] = []
-
-
-def parallel_tiles(loop, elements, *arrays) -> None:
-    """Run a loop of ``kernels/cpu/elementwise/bitmask.py`` over all tiles, in parallel.
-
-    Args:
-        loop: Its name; it takes (*arrays, first, last).
-        elements: How many.
-        *arrays: Arrays and numbers.
-    """
-    if not _modules:
-        from ...kernels.cpu.elementwise import bitmask as loops
-
-        _modules[:] = [loops]
-    run = getattr(_modules[0], loop)
-    parallel_range(run, elements, -(-elements // TILE), *arrays)
-
-
 # The gradient
 
 
-def _select_infer(grad, bitmask, **_):
-    return grad, bitmask_specs(grad)[1]
+@bits
+def _select_bits(grad, on: bool, *, inside, outside):
+    if outside == 0:  # of an infinite gradient, too
+        return grad * inside if on else 0
+    return grad * inside if on else grad * outside
+
+
+def _check_size(grad, *masks):
+    for mask in masks:
+        if mask.shape != bitmask_spec(grad).shape:
+            raise ValueError(
+                f"a bitmask of {grad.numel} elements has {bitmask_spec(grad).numel} bytes; got "
+                f"{mask.numel}."
+            )
+
+
+def _select_infer(grad, bitmask, **attributes):
+    _check_size(grad, bitmask)
+    return grad, *work_specs(_select_bits, grad, **attributes)
 
 
 def _select_samples(make):
@@ -220,37 +245,19 @@ def _select_samples(make):
 
 @op(
     infer=_select_infer,
-    scratch=("work",),
+    scratch=("bools", "numbers"),
     layout=contiguous,
     flops=per_element(1),
     samples=_select_samples,
     elementwise="bitmask",
 )
-def _select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
+def _select_by_mask(xp, out, bools, numbers, grad, bitmask, *, inside, outside):
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
-    xp.multiply(grad, inside if outside == 0 else outside, out=out)
-    for on, row, given in walk_bitmask(xp, bitmask, work, out, grad):
-        if outside == 0:
-            xp.logical_not(on, out=on)
-            xp.copyto(row, 0, where=on)
-        else:  # then inside is 1
-            xp.copyto(row, given, where=on)
+    slopes = {"inside": inside, "outside": outside}
+    compute_bits(xp, _select_bits, out, [], bools, numbers, [grad, bitmask], **slopes)
 
 
-@_select_by_mask.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
-def _(xp, out, work, grad, bitmask, *, inside, outside):
-    numbers = (float(inside), float(outside))
-    parallel_tiles("choose", out.size, *flatten_repeated_grad(out, grad, bitmask), *numbers)
-
-
-@_select_by_mask.kernel(
-    "cuda",
-    when=lambda grad, *_, **__: is_float(grad),
-    layout=dense_or_repeated_scalar,
-    scratch=False,
-)
-def _(xp, out, work, grad, bitmask, *, inside, outside):
-    on_gpu.select(xp, *flatten_repeated_grad(out, grad, bitmask), inside, outside)
+give_bit_loops(_select_by_mask, _select_bits, on_gpu=lambda grad, *_: is_float(grad))
 
 
 @_select_by_mask.vjp("grad")
@@ -258,8 +265,14 @@ def _(g, bitmask, inside, outside):
     return _select_by_mask(g, bitmask, inside=inside, outside=outside)
 
 
+@bits
+def _sign_bits(grad, above: bool, apart: bool):
+    return (grad if above else -grad) if apart else 0
+
+
 def _signs_infer(grad, above, apart):
-    return grad, bitmask_specs(grad)[1]
+    _check_size(grad, above, apart)
+    return grad, *work_specs(_sign_bits, grad)
 
 
 def _signs_samples(make):
@@ -270,29 +283,18 @@ def _signs_samples(make):
 
 @op(
     infer=_signs_infer,
-    scratch=("work",),
+    scratch=("bools", "numbers"),
     layout=contiguous,
     flops=per_element(1),
     samples=_signs_samples,
     elementwise="bitmask",
 )
-def _sign_by_masks(xp, out, work, grad, above, apart):
+def _sign_by_masks(xp, out, bools, numbers, grad, above, apart):
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
-    plain = _select_by_mask.op.plain
-    plain(xp, out, work, grad, above, inside=1.0, outside=-1.0)
-    plain(xp, out, work, out, apart, inside=1.0, outside=0.0)
+    compute_bits(xp, _sign_bits, out, [], bools, numbers, [grad, above, apart])
 
 
-@_sign_by_masks.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
-def _(xp, out, work, grad, above, apart):
-    parallel_tiles("signs", out.size, *flatten_repeated_grad(out, grad, above, apart))
-
-
-@_sign_by_masks.kernel(
-    "cuda", when=lambda grad, *_: is_float(grad), layout=dense_or_repeated_scalar, scratch=False
-)
-def _(xp, out, work, grad, above, apart):
-    on_gpu.signs(xp, *flatten_repeated_grad(out, grad, above, apart))
+give_bit_loops(_sign_by_masks, _sign_bits, on_gpu=lambda grad, *_: is_float(grad))
 
 
 @_sign_by_masks.vjp("grad")

@@ -6,6 +6,10 @@ import numpy as np
 
 from ...dtypes import BOOL, INT, bool_
 from ...kernels.common.strided_ufuncs import finite
+from ...kernels.formula.bits import bits
+from ...kernels.formula.formula import formula
+from ...kernels.formula.functions import maximum as at_least
+from ...kernels.formula.functions import minimum as at_most
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import ones_like
@@ -432,44 +436,20 @@ def _between(make):
     yield (make(2, 3),), {"low": 0.2, "high": INFINITY}
 
 
-@op(
-    infer=_clamp_between_infer,
-    half="exact",
-    flops=per_element(2),
-    samples=_between,
-    elementwise=True,
-)
-def _clamp_between(xp, out, input, *, low, high):
+@op(infer=_clamp_between_infer, half="exact", flops=per_element(2), samples=_between)
+@formula(fused=False)
+def _clamp_between(input, *, low, high):
     """Clamp to two numbers, of which one may be infinite."""
-    if low > -INFINITY:
-        input = xp.maximum(input, low, out=out)
-    if high < INFINITY:
-        xp.minimum(input, high, out=out)
+    return at_most(at_least(input, low), high)
 
 
-def _just_outside(dtype, low, high):
-    # The gradient is 1 at an end itself.
-    kind = dtype.type
-    return (
-        float(np.nextafter(kind(low), kind(-INFINITY))),
-        float(np.nextafter(kind(high), kind(INFINITY))),
-    )
+@bits
+def _clamp_bits(input, *, low, high):  # the gradient is 1 at an end itself
+    out = _clamp_between(input, low=low, high=high)
+    return out, input >= low and input <= high
 
 
-def _ends_and_edges(dtype, low, high):
-    edges = _just_outside(dtype, low, high)
-    return (low, high, *(v if abs(v) < INFINITY else float("nan") for v in edges))
-
-
-clamp_with_bitmask = with_bitmask(
-    _clamp_between,
-    "_clamp_with_bitmask",
-    _just_outside,
-    "limit",
-    _ends_and_edges,
-    of_result=False,
-    nan_inside=False,
-)
+clamp_with_bitmask = with_bitmask(_clamp_between, "_clamp_with_bitmask", _clamp_bits)
 
 
 @clamp_with_bitmask.vjp("input")

@@ -100,7 +100,7 @@ def _many(table, factors, *_, **__):
 
 
 @_bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)
-def _(xp, out, tile, table, factors, source, target, *, rows):
+def _(xp, out, table, factors, source, target, *, rows):
     from ...kernels.cpu import embedding
 
     _check_rows(xp, source, table.shape[0])
@@ -151,7 +151,7 @@ def _bag_products(xp, out, left, right, a, b, source, target):
 @_bag_products.kernel(
     "cpu", when=lambda a, b, source, target: _many(a, source), layout=contiguous, scratch=False
 )
-def _(xp, out, left, right, a, b, source, target):
+def _(xp, out, a, b, source, target):
     from ...kernels.cpu import embedding
 
     _need_rows(source, a, b)

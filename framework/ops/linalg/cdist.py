@@ -99,7 +99,7 @@ def _worth_pairs(*specs, p):
 
 
 @_cdist.kernel("cpu", when=_worth_pairs, layout=contiguous, scratch=False)
-def _(xp, out, tile, x1, x2, *, p):
+def _(xp, out, x1, x2, *, p):
     work, rows = 3 * out.size * x1.shape[2], x1.shape[0] * x1.shape[1]
     parallel_range(loops().lengths_between, work, rows, out, x1, x2, p)
 
@@ -177,7 +177,7 @@ def _laid(array):
 
 
 @_cdist_backward.kernel("cpu", when=_worth_pairs, layout=_laid, scratch=False)
-def _(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
+def _(xp, out, grad, x1, x2, lengths, *, p):
     if p == 0:
         out.fill(0)
         return

@@ -63,7 +63,7 @@ def _worth(*specs, p):
 
 
 @_pdist.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
-def _(xp, out, tile, input, *, p):
+def _(xp, out, input, *, p):
     loops().lengths(out, input, p)
 
 
@@ -125,7 +125,7 @@ def _pdist_backward(xp, out, tile, size, weight, zero, grad, input, lengths, *, 
 
 
 @_pdist_backward.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
-def _(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
+def _(xp, out, grad, input, lengths, *, p):
     loops().slopes(out, grad, input, lengths, p)
 
 

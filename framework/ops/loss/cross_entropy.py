@@ -118,7 +118,7 @@ def _compiled(input, weight):
     layout=contiguous,
     scratch=False,
 )
-def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
+def _(xp, out, top, total, input, target, weight, *, ignore_index, label_smoothing):
     given = (out, top, total, input, target, weight)
     class_targets.run_rows(*given, ignore_index, label_smoothing)
 
@@ -129,7 +129,7 @@ def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_s
     layout=contiguous,
     scratch=False,
 )
-def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
+def _(xp, out, top, total, input, target, weight, *, ignore_index, label_smoothing):
     class_targets.run_compiled(
         "planes", [input], [out, top, total, target], weight, ignore_index, label_smoothing
     )
@@ -141,7 +141,7 @@ def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_s
     layout=contiguous,
     scratch=False,
 )
-def _(xp, out, top, total, work, input, target, weight, *, ignore_index, label_smoothing):
+def _(xp, out, top, total, input, target, weight, *, ignore_index, label_smoothing):
     sizes = class_targets.sizes(input)
     given = (input, target, weight, sizes, ignore_index, label_smoothing)
     on_gpu.rows(xp, out, top, total, *given)

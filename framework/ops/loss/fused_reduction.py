@@ -16,6 +16,7 @@ import numpy as np
 
 from ...kernels.common.layout import contiguous, same_shape_dtype, tiles
 from ...kernels.common.schedule import parallel_range
+from ...kernels.formula.walks import TILE
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..registry import op
@@ -32,7 +33,6 @@ def fused_reduction(plain, *, when=same_shape_dtype):
     declared = plain.op
     name = declared.name.strip("_")
     names = declared.workspace_names()
-    count = len(names)
 
     def infer(input, target, divisor, **attributes):
         tile = Spec((min(thresholds.tile_elements(input.on_host), input.numel),), input.dtype)
@@ -74,9 +74,7 @@ def fused_reduction(plain, *, when=same_shape_dtype):
 
     @made.kernel("cpu", when=when, layout=contiguous, scratch=False)
     def _(xp, out, *arrays, divisor, **attributes):
-        from ...kernels.cpu.support.tile_sum import TILE
-
-        x, y = (a.reshape(-1) for a in arrays[count + 1 :])
+        x, y = (a.reshape(-1) for a in arrays)
         count_of_tiles = -(-x.size // TILE)
         sums = np.empty(count_of_tiles, np.float64)
         variant = declared.formula.variant(attributes)

@@ -6,20 +6,20 @@ bits, and not the difference: a third array that nothing else keeps.
 
 from __future__ import annotations
 
-import math
 import warnings
 
 from ...kernels.common.layout import contiguous, same_shape_dtype
-from ...kernels.cuda import bitmask as on_gpu
 from ...kernels.cuda.kernel import is_float
+from ...kernels.formula.bits import bits
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum, minimum
 from ...spec import Spec
 from ..elementwise.bitmask import (
     _sign_by_masks,
-    bitmask_specs,
-    fill_bitmask,
-    parallel_tiles,
+    bitmask_spec,
+    compute_bits,
+    give_bit_loops,
+    work_specs,
     worth_bits,
 )
 from ..indexing.where import _where
@@ -164,36 +164,37 @@ def _(g, needs, input, target, bend, slope, divisor):
     return _both(_bent_error_backward(each, input, target, bend, slope), needs)
 
 
+@bits
+def _distance_bits(difference):
+    return abs(difference), not difference <= 0, difference != 0
+
+
+@bits
+def _absolute_error_bits(input, target):
+    return _distance_bits(input - target)
+
+
 def _with_bitmask_infer(input, target):
     out = broadcast(input, target)
-    bitmask, work = bitmask_specs(out)
-    return out, bitmask, bitmask, work
+    return out, bitmask_spec(out), bitmask_spec(out), *work_specs(_distance_bits, out)
 
 
 @op(
     infer=_with_bitmask_infer,
     returns=("out", "above", "apart"),
-    scratch=("work",),
+    scratch=("bools", "numbers"),
     promote="arith",
     flops=per_element(2),
     samples=_differing,
     layout=contiguous,
 )
-def _absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
+def _absolute_error_with_bitmask(xp, out, above, apart, bools, numbers, input, target):
     """``|input - target|``, with bitmasks of ``input > target`` and of inequality."""
     xp.subtract(input, target, out=out)
-    fill_bitmask(xp, above, work, out, 0.0, math.inf)
-    xp.absolute(out, out=out)
-    fill_bitmask(xp, apart, work, out, 0.0, math.inf)
+    compute_bits(xp, _distance_bits, out, [above, apart], bools, numbers, [out])
 
 
 _absolute_error_with_bitmask.op.display_name = _absolute_error.op.display_name
-
-
-@_absolute_error_with_bitmask.kernel("cpu", when=same_shape_dtype, layout=contiguous, scratch=False)
-def _(xp, out, above, apart, work, input, target):
-    flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
-    parallel_tiles("absolute_error", out.size, *flat)
 
 
 def _alike(input, target):
@@ -201,9 +202,9 @@ def _alike(input, target):
     return both and is_float(input, target) and input.shape == target.shape
 
 
-@_absolute_error_with_bitmask.kernel("cuda", when=_alike, layout=contiguous, scratch=False)
-def _(xp, out, above, apart, work, input, target):
-    on_gpu.absolute_error(xp, out, above, apart, input, target)
+give_bit_loops(
+    _absolute_error_with_bitmask, _absolute_error_bits, when=same_shape_dtype, on_gpu=_alike
+)
 
 
 @_absolute_error_with_bitmask.vjp("input", "target")

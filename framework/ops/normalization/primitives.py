@@ -149,7 +149,7 @@ def _on_gpu(*specs, shape, axes, **_):
 
 
 @_norm_grad.kernel("cuda", when=_on_gpu, layout=contiguous, scratch=False)
-def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     view = on_gpu.View(shape, axes, affine)
     on_gpu.backward(xp, view, dx, dw, db, grad, input, weight, mean, rstd)
 
@@ -275,7 +275,7 @@ def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
 @_norm_grad.kernel(
     "cpu", when=lambda grad, *_, **a: _rows(grad, **a), layout=contiguous, scratch=False
 )
-def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.layer_norm import normalize_grad
 
     g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)
@@ -316,7 +316,7 @@ def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, a
     layout=contiguous,
     scratch=False,
 )
-def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.batch_norm import group_norm_grad
 
     g, x, out = (a.reshape(_as_groups(shape)) for a in (grad, input, dx))
@@ -461,7 +461,7 @@ def _by_channels(name, x, *arrays):
     layout=contiguous,
     scratch=False,
 )
-def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.batch_norm import batch_norm_grad
 
     g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)

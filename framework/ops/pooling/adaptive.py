@@ -117,7 +117,7 @@ def _worth_spreading(grad, *_, size):
 
 
 @_adaptive_avg_pool_grad.kernel("cpu", when=_worth_spreading, layout=contiguous, scratch=False)
-def _(xp, out, _share, grad, *, size):
+def _(xp, out, grad, *, size):
     _spread("average_grad", out.size, size, out, grad)
 
 
@@ -164,7 +164,7 @@ def _adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
 
 
 @_adaptive_max_pool.kernel("cpu", when=_worth_comparing, layout=contiguous, scratch=False)
-def _(xp, out, index, _larger, _nan, input, *, size):
+def _(xp, out, index, input, *, size):
     _spread("largest", input.size, size, out, index, input)
 
 

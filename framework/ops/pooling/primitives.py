@@ -151,7 +151,7 @@ def _worth_comparing(input, *, kernel, **_):
 
 
 @_max_pool.kernel("cpu", when=_worth_comparing, layout=contiguous, scratch=False)
-def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
+def _(xp, out, index, input, *, kernel, stride, padding, dilation, ceil):
     from ...kernels.cpu.pooling import max_pool3d
 
     x, y, where = _volumes(len(kernel), input, out, index)
@@ -230,7 +230,7 @@ def _onto_much(grad, *_, size, kernel, **__):
 
 
 @_max_pool_grad.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
-def _(xp, out, won, product, grad, index, *, size, kernel, stride, padding, dilation):
+def _(xp, out, grad, index, *, size, kernel, stride, padding, dilation):
     from ...kernels.cpu.pooling import max_pool3d
 
     x, g, where = _volumes(len(kernel), out, grad, index)
@@ -430,7 +430,7 @@ def _avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil,
 
 
 @_avg_pool_grad.kernel("cpu", when=_worth_compiling_means, layout=contiguous, scratch=False)
-def _(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
+def _(xp, out, grad, *, size, kernel, stride, padding, ceil, include, divisor):
     nd = len(kernel)
     positions = grad.shape[-nd:]
     counts = _counts(xp, size, positions, kernel, stride, padding, include, divisor, out.dtype)

@@ -108,7 +108,7 @@ def _(xp, out, singles, input, rng, *, p, scale, shift, value):
 
 
 @_dropout.kernel("cpu", when=heavy, layout=contiguous, scratch=False)
-def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
+def _(xp, out, input, rng, *, p, scale, shift, value):
     from ...kernels.cpu.random import dropout as noise
 
     flat, target = input.reshape(-1), out.reshape(-1)
@@ -118,7 +118,7 @@ def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
 @_dropout.kernel(
     "cuda", when=lambda input, *_, **__: is_float(input), layout=contiguous, scratch=False
 )
-def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
+def _(xp, out, input, rng, *, p, scale, shift, value):
     on_gpu.dropout(xp, out, input, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)
 
 

@@ -248,7 +248,7 @@ def _search(name, word):
     )(kernel)
 
     @chosen.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)
-    def _(xp, values, indices, moved, input, *, dim, keepdim):
+    def _(xp, values, indices, input, *, dim, keepdim):
         search_rows(values, indices, input, dim, word == "largest")
 
     @chosen.vjp("input")
@@ -361,7 +361,7 @@ def _arg(name, word):
     )(kernel)
 
     @found.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)
-    def _(xp, out, moved, input, *, dim, keepdim):
+    def _(xp, out, input, *, dim, keepdim):
         search_rows(None, out, input, dim, word == "largest")
 
     return found

@@ -170,7 +170,7 @@ def _resize(xp, out, term, input, *, dim, size, kind, align, scale, back):
 
 
 @_resize.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
-def _(xp, out, term, input, *, dim, size, kind, align, scale, back):
+def _(xp, out, input, *, dim, size, kind, align, scale, back):
     from ...kernels.cpu import embedding
 
     real = np.float64 if input.dtype.itemsize == 8 else np.float32

@@ -155,9 +155,9 @@ def test_running_extremes_agree_between_the_plain_and_the_fast_kernel():
     op = OPS["_cummax"]
     x = np.random.default_rng(0).integers(0, 4, (5, 7)).astype(np.float32)
     found = []
-    for kernel in (op.plain, op.kernels[0].function):
+    buffers = np.empty(x.shape, bool), np.empty(x.shape, bool)
+    for kernel, work in ((op.plain, buffers), (op.kernels[0].function, ())):
         values, indices = np.empty_like(x), np.empty(x.shape, np.int64)
-        work = np.empty(x.shape, bool), np.empty(x.shape, bool)
         kernel(np, values, indices, *work, x, dim=1)
         found.append((values.tolist(), indices.tolist()))
     assert found[0] == found[1]

@@ -5,8 +5,6 @@ Each line: module, function, signature, what its floating-point arithmetic may d
 """
 
 KERNELS = """\
-activation.glu glu f4:2C,f4:3C contract
-activation.glu glu_grad f4:3C,f4:2C,f4:3C contract
 attention log_softmax f4:2C,f4:2C contract
 attention log_softmax_grad f4:2C,f4:2C,f4:2C contract
 attention softmax f4:2C,f4:2C contract
@@ -25,12 +23,6 @@ convolution.winograd transform_windows f4:1C,f4:4C,b1,i8,i8,i8,i8 -
 convolution.winograd winograd f4:4C,f4:4C,i4:1C,f4:1C,f4:1C,f4:2C,i8:1C,i8:1C,i8:3C,i8x2,i8,i8x2,i8,i8,i8 -
 convolution.winograd_weight finish_weight f4:4C,i8:1C,f4:2C,i8,i8,i8,i8 -
 convolution.winograd_weight winograd_weight f4:4C,f4:4C,i4:1C,f4:4C,i4:1C,f4:2C,i8:1C,i8:1C,i8,i8x2,i8,i8,i8,i8,i8 -
-elementwise.bitmask absolute_error f4:1C,u1:1C,u1:1C,f4:1C,f4:1C,i8,i8 -
-elementwise.bitmask choose f4:1C,f4:1C,u1:1C,f8,f8,i8,i8 -
-elementwise.bitmask leaky_relu f4:1C,u1:1C,f4:1C,f8,i8,i8 contract
-elementwise.bitmask limit f4:1C,u1:1C,f4:1C,f8,f8,f8,f8,i8,i8 -
-elementwise.bitmask relu f4:1C,u1:1C,f4:1C,i8,i8 -
-elementwise.bitmask signs f4:1C,f4:1C,u1:1C,u1:1C,i8,i8 -
 elementwise.copy _move u4:3A,u4:3Ar -
 elementwise.copy copy_rows i8,i8x3,i8x3,i8,i8,i8,i8,i8 -
 elementwise.ufunc_loops walk i8,i8,i8x3,i8x3,i8x3,i8x3,i8,i8,i8,i8,i8 -
@@ -57,11 +49,20 @@ lowtide.framework.ops.activation.gelu _softplus_backward f4:1C,f4:1C,f4:1C,f8,f8
 lowtide.framework.ops.activation.gelu gelu[0] f4:1C,f4:1C contract
 lowtide.framework.ops.activation.gelu gelu[1] f4:1C,f4:1C contract
 lowtide.framework.ops.activation.gelu softplus f4:1C,f4:1C,f8,f8 contract
+lowtide.framework.ops.activation.glu_prelu rows:_gated f4:2C,f4:3C -
+lowtide.framework.ops.activation.glu_prelu rows:_gated_gradients f4:3C,f4:2C,f4:3C -
+lowtide.framework.ops.activation.relu _hardtanh_bits f4:1C,u1:1C,f4:1C,f8,f8,i8,i8 -
+lowtide.framework.ops.activation.relu _leaky_relu_bits f4:1C,u1:1C,f4:1C,f8,i8,i8 -
 lowtide.framework.ops.activation.relu _relu f4:1C,f4:1C contract
+lowtide.framework.ops.activation.relu _relu_bits f4:1C,u1:1C,f4:1C,i8,i8 -
+lowtide.framework.ops.elementwise.bitmask _select_bits[0] f4:1C,f4:1C,u1:1C,f8,f8,i8,i8 -
+lowtide.framework.ops.elementwise.bitmask _select_bits[1] f4:1C,f4:1C,u1:1C,f8,i8,i8 -
+lowtide.framework.ops.elementwise.bitmask _sign_bits f4:1C,f4:1C,u1:1C,u1:1C,i8,i8 -
 lowtide.framework.ops.elementwise.unary _sigmoid_backward f4:1C,f4:1C,f4:1C -
 lowtide.framework.ops.elementwise.unary sigmoid f4:1C,f4:1C contract
 lowtide.framework.ops.loss.binary_cross_entropy _bce_with_logits_backward f4:1C,f4:1C,f4:1C,f4:1C contract
 lowtide.framework.ops.loss.binary_cross_entropy sums:_bce_with_logits f8:1C,f4:1C,f4:1C,i8,i8 -
+lowtide.framework.ops.loss.regression _absolute_error_bits f4:1C,u1:1C,u1:1C,f4:1C,f4:1C,i8,i8 -
 lowtide.framework.ops.loss.regression _bent_error_backward f4:1C,f4:1C,f4:1C,f4:1C,f8,f8,f8 -
 lowtide.framework.ops.loss.regression _squared_error_backward f4:1C,f4:1C,f4:1C,f4:1C -
 lowtide.framework.ops.loss.regression sums:_bent_error f8:1C,f4:1C,f4:1C,f8,f8,i8,i8 -
