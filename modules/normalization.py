@@ -76,7 +76,8 @@ class RMSNorm(Module):
 
     Args:
         normalized_shape: Sizes of the last dimensions, which are averaged over; one int or more.
-        eps: Added to the mean square; None for the machine epsilon of the input's dtype.
+        eps: Added to the mean square; None for the machine epsilon of the input's dtype, and of
+            float32 for float16 and bfloat16.
         elementwise_affine: Whether to learn a scale of that shape.
         device: Where it lies.
         dtype: Its type.

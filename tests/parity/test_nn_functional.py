@@ -155,6 +155,14 @@ def test_layer_and_rms_norm_match(shape, last):
     compare(lambda F, t, x: F.rms_norm(x, last, eps=0.1), x)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_epsilon_of_rms_norm_is_that_of_the_dtype_that_computes(dtype):
+    x = np.array([[0.01, 0.02, 0.03], [1e-3, 2e-3, -1e-3]])
+    mine = ours.rms_norm(lt.tensor(x).to(getattr(lt, dtype)), (3,))
+    other = torch.nn.functional.rms_norm(torch.tensor(x).to(getattr(torch, dtype)), (3,))
+    np.testing.assert_allclose(mine.double().numpy(), other.double().numpy(), rtol=4e-3)
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (2, 4, 3, 3)])
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_and_its_running_averages_match(shape, training):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ...dtypes import finfo
+from ...dtypes import finfo, float32
 from ...interrupts import defer_interrupts
 from ...kernels.common.layout import contiguous
 from ...modes import no_grad
@@ -60,7 +60,8 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
         input: (*, normalized_shape).
         normalized_shape: Sizes of the last dimensions, which are averaged over.
         weight: Of that shape, or None.
-        eps: Added to the mean square; None means the machine epsilon of the dtype.
+        eps: Added to the mean square; None means the machine epsilon of the dtype that it is
+            computed in: of float32 for float16 and bfloat16.
 
     Returns:
         Tensor of the shape of ``input``.
@@ -75,7 +76,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     n = prod(wanted)
     rows = prod(input.shape[: input.ndim - len(wanted)])
     if eps is None:
-        eps = finfo(input.dtype).eps
+        eps = finfo(float32 if input.dtype.is_half else input.dtype).eps
     return _rms_norm(input, weight, (rows, n), (1,), (1, n), eps)
 
 

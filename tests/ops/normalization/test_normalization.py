@@ -28,6 +28,15 @@ def test_layer_norm_keeps_its_input_and_two_numbers_per_row():
     assert labels == {"input": 8 * 6 * 8, "weight": 6 * 8, "mean": 64, "rstd": 64}
 
 
+@pytest.mark.parametrize("dtype", [lt.float16, lt.bfloat16])
+def test_half_precision_adds_the_epsilon_of_float32(dtype):
+    x = (lt.randn(5, 6) * 0.01).to(dtype)
+    expected = F.rms_norm(x, 6, eps=2.0**-23)
+    assert lt.equal(F.rms_norm(x, 6), expected)
+    assert lt.equal(lt.nn.RMSNorm(6).to(dtype)(x), expected)
+    assert 0.5 < float(expected.float().square().mean()) <= 1.0
+
+
 def test_rms_norm_keeps_one_number_per_row():
     assert kept(F.rms_norm(numbers(8, 6), 6)) == {"input": 8 * 6 * 8, "rstd": 64}
 
