@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from operator import index as as_index
 from typing import Any
 
 UNITS = {
@@ -59,7 +60,7 @@ def as_bytes(size: Any, name: str, none: str = "") -> int:
             f"{name} takes bytes as an int, or text such as '2GiB'; got {type(size).__name__} "
             f"{size!r}."
         )
-    nbytes: int = size.__index__()
+    nbytes: int = as_index(size)
     if nbytes < 0:
         way_out = f"Pass None for {none}." if none else "Pass 0 or more."
         raise ValueError(f"{name} takes a non-negative number of bytes; got {nbytes}. {way_out}")

@@ -257,7 +257,18 @@ def _lies_across(target: Tensor, x: Tensor) -> bool:
     begin, end = _span(x)
     if end <= first or last <= begin:
         return False
-    return a.shape != b.shape or a.strides != b.strides or first != begin
+    return first != begin or not _lies_alike(a, b)
+
+
+def _lies_alike(a: Any, b: Any) -> bool:
+    # Whether elements of the same memory are at the same place, once ``b`` is broadcast to ``a``.
+    if a.shape == b.shape and a.strides == b.strides:
+        return True
+    missing = a.ndim - b.ndim
+    if missing < 0 or any(n != 1 for n in a.shape[:missing]):
+        return False
+    mine = zip(a.shape[missing:], a.strides[missing:], b.shape, b.strides, strict=True)
+    return all(n == m and (n == 1 or s == t) for n, s, m, t in mine)
 
 
 class _Place:

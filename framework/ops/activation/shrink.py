@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import bool_
+from ...kernels.common.wrapping import fitting
 from ...kernels.formula.bits import bits
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum, minimum
@@ -112,7 +113,7 @@ def _threshold(xp, out, mask, input, *, threshold, value):
     xp.less_equal(input, threshold, out=mask)
     if out is not input:
         xp.copyto(out, input)
-    xp.copyto(out, value, where=mask, casting="unsafe")
+    xp.copyto(out, fitting(value, out.dtype), where=mask, casting="unsafe")
 
 
 @_threshold.vjp("input")

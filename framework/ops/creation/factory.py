@@ -14,6 +14,7 @@ from ...device import device as as_device
 from ...device import get_default_device
 from ...devices import backend, on_device
 from ...dtypes import dtype as dtype_class
+from ...kernels.common.wrapping import fitting
 from ...memory.ledger import TEMPORARY
 from ...memory.short_traceback import shorten
 from ...memory_format import strided
@@ -215,13 +216,7 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
         if category == dtypes.BOOL:
             return bool(value)
         if category == dtypes.INT:
-            whole = int(value.real if isinstance(value, complex) else value)
-            limits = np.iinfo(dtype.np)
-            if not limits.min and -limits.max <= whole < 0:
-                return whole + int(limits.max) + 1  # as PyTorch: a negative one wraps around
-            if limits.min <= whole <= limits.max:
-                return whole
-            raise OverflowError
+            return fitting(int(value.real if isinstance(value, complex) else value), dtype.np)
         if category == dtypes.FLOAT:
             value = float(value)  # type: ignore[arg-type]
             infinite = abs(value) == inf and dtype is not dtypes.float8_e4m3fn  # it has none

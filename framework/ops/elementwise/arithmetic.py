@@ -10,18 +10,12 @@ from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
 from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...kernels.common.shared_ufuncs import is_numpy
 from ...kernels.common.strided_ufuncs import negate
+from ...kernels.common.wrapping import wrapped
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..old_calls import old_call
 from ..registry import alias, function, op
 from ..signatures import broadcast, pairs, per_element, singles
-
-
-def wrapped(x: Any, out: Any) -> Any:
-    """An integer that the dtype of ``out`` cannot hold, modulo 2 ** bits, as PyTorch takes it."""
-    if isinstance(x, int) and out.dtype.kind in "iu":
-        return np.array(x & (1 << 64) - 1, np.uint64).astype(out.dtype).item()
-    return x
 
 
 def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
@@ -224,7 +218,7 @@ def _(g, input, other):
 
 def _refuse_zero(xp, out, other, name):
     # PyTorch's CPU kernels raise; a GPU's answer is left undefined there as here.
-    if xp is np and out.dtype.kind in "iu" and not np.all(other):
+    if xp is np and out.dtype.kind in "iu" and out.size and not np.all(other):
         raise RuntimeError(f"{name}: ZeroDivisionError: an integer divided by zero. Use div.")
 
 
@@ -251,6 +245,7 @@ def _not_bool(name):
 )
 def floor_divide(xp, out, input, other):
     """Divide elementwise and round down."""
+    input, other = wrapped(input, out), wrapped(other, out)
     _refuse_zero(xp, out, other, "floor_divide")
     xp.floor_divide(input, other, out=out)
 
@@ -271,6 +266,7 @@ def _(g):
 def _div_trunc(xp, out, input, other):
     """Divide elementwise and round toward zero."""
     if out.dtype.kind in "iu":
+        input, other = wrapped(input, out), wrapped(other, out)
         _refuse_zero(xp, out, other, "div")
         xp.fmod(input, other, out=out)  # what truncation leaves; the rest divides exactly
         xp.subtract(input, out, out=out)
@@ -351,6 +347,7 @@ def copy_result(input, result, name):
 )
 def remainder(xp, out, input, other):
     """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
+    input, other = wrapped(input, out), wrapped(other, out)
     _refuse_zero(xp, out, other, "remainder")
     xp.remainder(input, other, out=out)
 
@@ -376,6 +373,7 @@ def _(g, input, other):
 )
 def fmod(xp, out, input, other):
     """Compute the remainder of division rounded toward zero, with the sign of ``input``."""
+    other = wrapped(other, out)
     _refuse_zero(xp, out, other, "fmod")
     xp.fmod(input, other, out=out)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ...dtypes import BOOL, INT, bool_
 from ...kernels.common.strided_ufuncs import finite
+from ...kernels.common.wrapping import wrapped
 from ...kernels.formula.bits import bits
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum as at_least
@@ -18,7 +21,7 @@ from ..functions import in_place_twin
 from ..indexing.where import _where
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_bool, broadcast_shapes, pairs, per_element, singles
-from .arithmetic import wrapped
+from .arithmetic import buffered
 from .bitmask import INFINITY, bitmask_vjp, with_bitmask, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
@@ -393,10 +396,39 @@ def _clamps(make):
 )
 def _clamp(xp, out, input, min=None, max=None):
     """Clamp each element to [min, max]. Keeps ``input`` and the ends that are tensors."""
+    if out.dtype.kind in "iu":
+        min, max = _end(out, min, -1), _end(out, max, 1)
+        if min is None and max is None:
+            if out is not input:
+                xp.copyto(out, input)
+            return
+    if min is not None and hasattr(max, "shape") and np.may_share_memory(out, max):
+        buffered(xp, partial(_clamp_apart, xp), out, input, min, max)  # ``max`` is written
+        return
     if min is not None:
         input = xp.maximum(input, min, out=out)
     if max is not None:
         xp.minimum(input, max, out=out)
+
+
+def _clamp_apart(xp, out, input, min, max):
+    xp.minimum(xp.maximum(input, min), max, out=out)
+
+
+def _end(out, end, sign):
+    # An end beyond the integers of a dtype, on the side where it limits nothing, is none.
+    if not isinstance(end, int):
+        return end
+    limits = np.iinfo(out.dtype)
+    if limits.min <= end <= limits.max:
+        return end
+    if (end > 0) is (sign > 0):
+        return None
+    name = "min" if sign < 0 else "max"
+    raise RuntimeError(
+        f"clamp: {name}={end} is not a number of {out.dtype.name}, to which the result would be "
+        "limited. Convert the tensor with .to(lowtide.int64)."
+    )
 
 
 @_clamp.vjp("input")

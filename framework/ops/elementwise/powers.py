@@ -10,6 +10,7 @@ import numpy as np
 
 from ...dtypes import BOOL, int64
 from ...kernels.common.shared_ufuncs import is_numpy
+from ...kernels.common.wrapping import wrapped
 from ...tensor import Tensor
 from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.fill import zeros_like
@@ -78,10 +79,12 @@ def pow(xp, out, input, exponent):
             exponent = float(exponent)
         elif exponent < 0:
             raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
-    try:
-        xp.power(input, exponent, out=out)
-    except ValueError:  # NumPy refuses integers to negative powers
+    input = wrapped(input, out)
+    if out.dtype.kind == "i" and is_numpy(xp) and np.min(exponent, initial=0) < 0:
+        # NumPy refuses these powers, and may have written some of ``out``, which may be an operand.
         buffered(xp, _integer_power, out, input, exponent)
+    else:
+        xp.power(input, exponent, out=out)
 
 
 def _multiplied(out, base, n):
@@ -98,9 +101,11 @@ def _multiplied(out, base, n):
 
 def _integer_power(out, base, exponent):
     # Rounded toward zero: only 1 and -1 have powers below 0 that are not 0.
+    # ``out`` may be an operand.
     down = exponent < 0
+    zero = down & (base != 1) & (base != -1)
     np.power(base, np.where(down, exponent & 1, exponent), out=out)
-    np.copyto(out, 0, where=down & (base != 1) & (base != -1))
+    np.copyto(out, 0, where=zero)
 
 
 @pow.vjp("input")

@@ -325,10 +325,20 @@ def _(g_mantissa, exponent):
     return g_mantissa * (2.0 ** (-exponent).to(g_mantissa.dtype))
 
 
+def _next_infer(input, other):
+    spec = broadcast(input, other, op_name="nextafter")
+    if spec.dtype.category < FLOAT:
+        raise NotImplementedError(
+            f"\"nextafter_cpu\" not implemented for '{spec.dtype.name}'. Convert one with "
+            ".to(lowtide.float32)."
+        )
+    return spec
+
+
 @op(
     inplace="nextafter_",
-    infer=broadcast,
-    promote="same",
+    infer=_next_infer,
+    promote="arith",
     half="exact",
     flops=per_element(2),
     samples=lambda make: (s for s in pairs(make) if isinstance(s[0][1], Tensor)),

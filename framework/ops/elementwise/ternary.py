@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...dtypes import COMPLEX, FLOAT, bool_
 from ...kernels.common.elementwise import same_shape_float32
+from ...kernels.common.wrapping import fitting
 from ...spec import Spec
 from ..old_calls import old_call
 from ..registry import function, op
@@ -27,7 +28,7 @@ def _add_triple(name, combine_name, doc):
         if value == 1:
             getattr(xp, combine_name)(tensor1, tensor2, out=out)
         else:  # in this order, which decides where it overflows
-            xp.multiply(tensor1, value, out=out)
+            xp.multiply(tensor1, fitting(value, out.dtype), out=out)
             getattr(xp, combine_name)(out, tensor2, out=out)
         xp.add(out, input, out=out)
 

@@ -7,6 +7,7 @@ cache, so no temporary is large. Writing to such places is in ``scatter.py``.
 
 from __future__ import annotations
 
+from functools import wraps
 from math import prod
 
 import numpy as np
@@ -232,7 +233,39 @@ def values_of(values, tile):
     return values[tile] if hasattr(values, "shape") and values.ndim else values
 
 
+def lifted(f):
+    """Let a function of (input, dim, index, src) take tensors without dims as those of one.
+
+    Where all of them have none, it gets them as they are.
+    """
+    in_place, as_index = f.__name__.endswith("_"), f.__name__ == "gather"
+
+    @wraps(f)
+    def run(input, dim, index, *rest, **more):
+        if input.ndim and getattr(index, "ndim", 1) and not _is_one_value(index, rest):
+            return f(input, dim, index, *rest, **more)
+        others = [x for x in (index, *rest, *more.values()) if isinstance(x, Tensor)]
+        if not any(x.ndim for x in (input, *others)):
+            return f(input, dim, index, *rest, **more)
+        rest, more = map(_with_dim, rest), {k: _with_dim(x) for k, x in more.items()}
+        found = f(_with_dim(input), dim, _with_dim(index), *rest, **more)
+        return input if in_place else found.reshape(index.shape if as_index else input.shape)
+
+    return run
+
+
+def _is_one_value(index, rest):
+    # Of the values that are put: a tensor without dims, for an index of one element at most.
+    value = rest[0] if rest else None
+    return isinstance(value, Tensor) and not value.ndim and index.numel() <= 1
+
+
+def _with_dim(x):
+    return x.reshape(1) if isinstance(x, Tensor) and not x.ndim else x
+
+
 @function(method=True)
+@lifted
 def gather(input, dim, index, *, sparse_grad=False, out=None):
     """Gather the elements along ``dim`` that the index names.
 

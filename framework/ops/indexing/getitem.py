@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from math import prod
+from operator import index as as_index
 
 import numpy as np
 
@@ -148,7 +149,7 @@ def _normalized(input, key):
         elif isinstance(part, slice):
             taken += 1
         elif hasattr(part, "__index__"):
-            part = part.__index__() if not isinstance(part, np.bool_) else bool(part)
+            part = as_index(part) if not isinstance(part, np.bool_) else bool(part)
             taken += part.__class__ is int
         elif isinstance(part, np.bool_):
             part = bool(part)

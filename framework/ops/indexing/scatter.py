@@ -25,6 +25,7 @@ from .gather import (
     as_long,
     check_index,
     index_tiles,
+    lifted,
     sample_positions,
     tile_places,
     values_of,
@@ -177,6 +178,7 @@ def _source(src, value):
 
 
 @function(method=True, out=True)
+@lifted
 def scatter(input, dim, index, src=None, *, value=None, reduce=None):
     """Write ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy.
 
@@ -192,12 +194,14 @@ def scatter(input, dim, index, src=None, *, value=None, reduce=None):
 
 
 @function(method=True, public=False)
+@lifted
 def scatter_(input, dim, index, src=None, *, value=None, reduce=None):
     """Write ``src`` at the positions that the index names; in-place version of ``scatter``."""
     return _scattered("scatter_", input, dim, index, _source(src, value), reduce, True)
 
 
 @function(method=True, out=True)
+@lifted
 def scatter_add(input, dim, index, src):
     """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
     d = normal_dim("scatter_add", dim, input.ndim)
@@ -205,6 +209,7 @@ def scatter_add(input, dim, index, src):
 
 
 @function(method=True, public=False)
+@lifted
 def scatter_add_(input, dim, index, src):
     """Add ``src`` at the positions that the index names."""
     d = normal_dim("scatter_add_", dim, input.ndim)
@@ -300,6 +305,7 @@ def _product_gradients(g, needs, input, index, src, out, dim, shape):
 
 
 @function(method=True, out=True)
+@lifted
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     """Scatter and reduce ``src`` along ``dim``, in a copy.
 
@@ -356,6 +362,7 @@ def _extreme(dtype, largest):
 
 
 @function(method=True, public=False)
+@lifted
 def scatter_reduce_(input, dim, index, src, reduce, *, include_self=True):
     """Scatter and reduce ``src`` into this tensor; in-place version of ``scatter_reduce``."""
     return input.copy_(scatter_reduce(input, dim, index, src, reduce, include_self=include_self))

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import BY_NUMPY, COMPLEX
+from ...kernels.common.wrapping import fitting
 from ...kernels.runtime import thresholds
 from ...spec import ScalarSpec, Spec
 from ...tensor import Tensor
@@ -50,8 +51,8 @@ def _where_samples(make):
 )
 def _where(xp, out, condition, input, other):
     """Select ``input`` where the condition is True, else ``other``."""
-    xp.copyto(out, other, casting="unsafe")
-    xp.copyto(out, input, where=condition, casting="unsafe")
+    xp.copyto(out, fitting(other, out.dtype), casting="unsafe")
+    xp.copyto(out, fitting(input, out.dtype), where=condition, casting="unsafe")
 
 
 @_where.kernel(
@@ -61,7 +62,7 @@ def _where(xp, out, condition, input, other):
     ),
 )
 def _(xp, out, condition, input, other):
-    if not choose(out, condition, input, other):
+    if not choose(out, condition, fitting(input, out.dtype), fitting(other, out.dtype)):
         _where.op.plain(xp, out, condition, input, other)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ...dtypes import FLOAT
+from ...dtypes import FLOAT, promote_types
 from ..activation.gelu import softplus
 from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.comparison import minimum
@@ -17,6 +17,10 @@ from ..views.reshape import normal_dim
 from .binary_cross_entropy import _bce_with_logits
 from .cross_entropy import reduce_loss, reduction_of
 from .multilabel_margin import _multilabel_margin
+
+
+def _wide(x):
+    return x.float() if x.dtype.is_half else x
 
 
 @function(autocast=WIDE_ON_CUDA)
@@ -30,13 +34,16 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
         eps: The least norm.
 
     Returns:
-        Tensor in the broadcast shape without ``dim``.
+        Tensor in the broadcast shape without ``dim``. float16 and bfloat16 are computed in float32.
     """
     if x1.dtype.category < FLOAT or x2.dtype.category < FLOAT:
         raise RuntimeError(
             f"cosine_similarity: expected floating dtypes; got {x1.dtype} and {x2.dtype}. "
             "Convert with .to(lowtide.float32)."
         )
+    if x1.dtype.is_half or x2.dtype.is_half:  # their squares are too large or too small for it
+        dtype = promote_types(x1.dtype, x2.dtype)
+        return cosine_similarity(_wide(x1), _wide(x2), dim, eps).to(dtype)
     ndim = max(x1.ndim, x2.ndim)
     d = normal_dim("cosine_similarity", dim, ndim)
     a, b = (x.reshape(*[1] * (ndim - x.ndim), *x.shape) for x in (x1, x2))
@@ -89,6 +96,10 @@ def cosine_embedding_loss(
             f"cosine_embedding_loss: {target.ndim}D target tensor expects {target.ndim + 1}D input "
             f"tensors; got {tuple(input1.shape)} and {tuple(input2.shape)}."
         )
+    if input1.dtype.is_half or input2.dtype.is_half:  # as in cosine_similarity
+        dtype = promote_types(input1.dtype, input2.dtype)
+        loss = cosine_embedding_loss(_wide(input1), _wide(input2), target, margin, reduction=how)
+        return loss.to(dtype)
     dim, eps = target.ndim, 1e-12
     norms = ((input1 * input1).sum(dim) + eps) * ((input2 * input2).sum(dim) + eps)
     cosine = (input1 * input2).sum(dim) / norms.sqrt()

@@ -34,8 +34,8 @@ def _median_infer(input):
 def _median(xp, out, order, input):
     """Return the lower of the two middle elements; NaN if there is one."""
     size = input.size
-    if not size:
-        out.fill(nan)
+    if not size:  # of integers the least number, as PyTorch has it
+        out.fill(xp.iinfo(out.dtype).min if out.dtype.kind in "iu" else nan)
         return
     xp.copyto(order.reshape(input.shape), input)
     order.partition((size - 1) // 2 if order.dtype.kind in "iub" else [(size - 1) // 2, size - 1])

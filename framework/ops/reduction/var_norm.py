@@ -234,7 +234,10 @@ def _(g, input, out, p, dim, keepdim):
     if p == 1:
         return input.sgn() * g
     if p == 2:  # the gradient at zero is zero: so is a quotient by infinity, and its derivative
-        return input * (g / out.masked_fill(out == 0, inf))
+        norm = out.masked_fill(out == 0, inf)
+        if input.dtype.is_half:  # where the other quotient may be too large for it
+            return g * (input / norm)
+        return input * (g / norm)
     magnitude = input.abs()
     if p in (inf, -inf):
         largest = (magnitude == out).logical_or(magnitude != magnitude)  # NaN is among them

@@ -10,6 +10,7 @@ memory in ``expand.py``, parts of a tensor (``narrow``, ``split``, ``diagonal``)
 from __future__ import annotations
 
 from math import prod
+from operator import index as as_index
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def sizes(args) -> tuple[int, ...]:
     """Parse sizes given as ``f(2, 3)`` or ``f((2, 3))``."""
     if len(args) == 1 and not isinstance(args[0], int) and hasattr(args[0], "__iter__"):
         args = args[0]
-    return tuple([a if a.__class__ is int else a.__index__() for a in args])
+    return tuple([a if a.__class__ is int else as_index(a) for a in args])
 
 
 def normal_dim(name: str, dim, ndim: int) -> int:
@@ -38,7 +39,7 @@ def normal_dim(name: str, dim, ndim: int) -> int:
             f"Dimension out of range (expected to be in range of [{-limit}, {limit - 1}], but "
             f"got {dim}): {name} of a tensor of {ndim} dimensions."
         )
-    dim = dim.__index__()
+    dim = as_index(dim)
     return dim + limit if dim < 0 else dim
 
 

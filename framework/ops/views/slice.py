@@ -8,6 +8,7 @@ more. Where a part starts is an input, not an attribute: ``x[i]`` in a loop over
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from operator import index as as_index
 from typing import Any
 
 from ...autograd.anomaly import remember
@@ -177,7 +178,7 @@ def in_range(name, index, dim, size):
     Raises:
         IndexError: It is out of range.
     """
-    index = index.__index__()
+    index = as_index(index)
     if not -size <= index < size:
         raise IndexError(
             f"{name}index {index} is out of bounds for dimension {dim} with size {size}. "
@@ -206,7 +207,7 @@ def narrow(input, dim, start, length):
         raise RuntimeError(
             f"narrow(): start must be an 0-dim integral Tensor; got {start.ndim}-d {start.dtype}."
         )
-    begin, length = start.__index__(), length.__index__()
+    begin, length = as_index(start), as_index(length)
     if length < 0:
         raise RuntimeError(f"narrow(): length must be non-negative; got {length}.")
     if not -size <= begin <= size:

@@ -1,0 +1,71 @@
+"""Similarities and norms of half precision, where squares are too large or too small for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+import lowtide.nn.functional as F
+
+SCALES = [1e-4, 1e-2, 1.0, 300.0, 2e4]
+DTYPES = [lt.float16, lt.bfloat16]
+Pair = tuple[Any, Any]
+
+
+def drawn(scale: float, dtype: Any) -> tuple[Pair, Pair]:
+    """Two tensors, in the dtype and the same numbers in float64."""
+    draw = np.random.default_rng(0)
+    low = [lt.tensor(draw.standard_normal((4, 6)) * scale).to(dtype) for _ in range(2)]
+    wide = [x.double().requires_grad_() for x in low]
+    return (low[0].requires_grad_(), low[1].requires_grad_()), (wide[0], wide[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "function",
+    [
+        F.cosine_similarity,
+        lambda a, b: F.cosine_embedding_loss(a, b, lt.tensor([1, -1, 1, -1]), reduction="none"),
+    ],
+    ids=["similarity", "loss"],
+)
+def test_cosines(function: Any, scale: float, dtype: Any) -> None:
+    low, wide = drawn(scale, dtype)
+    found, expected = function(*low), function(*wide)
+    assert found.dtype is dtype
+    step = 2.0**-10 if dtype is lt.float16 else 2.0**-7
+    np.testing.assert_allclose(
+        found.detach().double().numpy(), expected.detach().numpy(), step, step
+    )
+    found.sum().backward()
+    expected.sum().backward()
+    for x, y in zip(low, wide, strict=True):
+        largest = float(y.grad.abs().max())
+        error = float((x.grad.double() - y.grad).abs().max())
+        assert error <= 4 * step * largest + 2.0**-24  # the least that float16 holds
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scale", [1e-3, 1e-2, 1.0, 300.0])
+def test_the_gradient_of_normalize(scale: float, dtype: Any) -> None:
+    (x, _), (wide, _) = drawn(scale, dtype)
+    g = np.random.default_rng(1).standard_normal((4, 6)) * 4
+    F.normalize(x, dim=1).backward(lt.tensor(g).to(dtype))
+    F.normalize(wide, dim=1).backward(lt.tensor(g).to(dtype).double())
+    assert x.grad.isfinite().all()
+    largest = float(wide.grad.abs().max())
+    step = 2.0**-10 if dtype is lt.float16 else 2.0**-7
+    error = float((x.grad.double() - wide.grad).abs().max())
+    assert error <= 8 * step * largest + 2.0**-24
+
+
+def test_dtypes_that_differ() -> None:
+    low = lt.randn(3, 4).to(lt.float16)
+    assert F.cosine_similarity(low, low.bfloat16()).dtype is lt.float32
+    found = F.cosine_similarity(low, low.double())
+    assert found.dtype is lt.float64
+    np.testing.assert_allclose(found.numpy(), np.ones(3), rtol=1e-7)
