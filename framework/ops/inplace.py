@@ -340,23 +340,13 @@ def write_out(name: str, compute: Callable[[], Any], inputs: tuple[Any, ...], ou
         RuntimeError: One of the tensors requires grad, or a result cannot be cast to its dtype.
     """
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
-    if local.state.grad and any(
-        isinstance(x, Tensor) and x.requires_grad for x in (*inputs, *outs)
-    ):
-        raise RuntimeError(
-            f"{name}(): functions with out=... arguments don't support automatic "
-            "differentiation, but one of the arguments requires grad. Detach it, or leave out=."
-        )
+    _check_no_graph(name, (*inputs, *outs))
     with no_grad():
         found = compute()
         results = (found,) if isinstance(found, Tensor) else found
         outs = as_outs(name, out, len(results))
         for o, r in zip(outs, results, strict=True):
-            if not can_cast(r.dtype, o.dtype):
-                raise RuntimeError(
-                    f"{name}(): result type {r.dtype} can't be cast to the desired "
-                    f"output type {o.dtype}. Pass an out= of that dtype."
-                )
+            _check_cast(name, o, r)
         with defer_interrupts():
             for o, r in zip(outs, results, strict=True):
                 if o.shape != r.shape:
@@ -365,6 +355,22 @@ def write_out(name: str, compute: Callable[[], Any], inputs: tuple[Any, ...], ou
     if isinstance(found, Tensor):
         return outs[0]
     return type(found)(*outs) if hasattr(found, "_fields") else outs
+
+
+def _check_no_graph(name: str, tensors: Any) -> None:
+    if local.state.grad and any(isinstance(x, Tensor) and x.requires_grad for x in tensors):
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic "
+            "differentiation, but one of the arguments requires grad. Detach it, or leave out=."
+        )
+
+
+def _check_cast(name: str, out: Tensor, result: Tensor) -> None:
+    if not can_cast(result.dtype, out.dtype):
+        raise RuntimeError(
+            f"{name}(): result type {result.dtype} can't be cast to the desired output type "
+            f"{out.dtype}. Pass an out= of that dtype."
+        )
 
 
 def as_outs(
@@ -380,10 +386,17 @@ def as_outs(
     return outs
 
 
-def into(out: Any, result: Any) -> Any:
-    """Write the value of a composition to the tensor given as ``out=``, if there is one."""
+def into(out: Any, result: Any, name: str = "out=") -> Any:
+    """Write the value of a composition to the tensor given as ``out=``, if there is one.
+
+    Raises:
+        RuntimeError: One of them requires grad, or the result cannot be cast to the tensor's dtype.
+    """
     if out is None:
         return result
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
+    _check_no_graph(name, (out, result))
+    _check_cast(name, out, result)
+    with defer_interrupts():
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+        return out.copy_(result)

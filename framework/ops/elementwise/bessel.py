@@ -15,6 +15,7 @@ from ...kernels.common.special_functions import special
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..indexing.where import _where
+from ..inplace import into
 from ..registry import function, op
 from ..signatures import per_element, same, singles
 from .unary import between
@@ -154,4 +155,4 @@ def _(g, input, derivative):
 def airy_ai(input, *, out=None):
     """Airy's function Ai: the solution of ``y'' = x y`` that fades for large ``x``."""
     found = _airy(input, derivative=False)
-    return found if out is None else out.copy_(found)
+    return into(out, found)

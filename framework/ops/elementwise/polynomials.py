@@ -15,6 +15,7 @@ from ...dtypes import bool_, int64
 from ...spec import Spec
 from ..creation.from_data import tensor
 from ..indexing.where import _where
+from ..inplace import into
 from ..registry import function, op
 from ..signatures import broadcast_shapes, per_element
 
@@ -110,7 +111,7 @@ def _named(name, kind, doc, limits=None):
         if limits is not None:
             limit = limits[found.dtype.itemsize < 8]
             found = _where(_above(n, limit), float("nan"), found)
-        return found if out is None else out.copy_(found)
+        return into(out, found)
 
     compute.__name__ = compute.__qualname__ = name
     compute.__doc__ = f"{doc}\n\nDegrees ``n`` broadcast with ``input``; a negative one gives 0."

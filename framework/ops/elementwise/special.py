@@ -15,6 +15,7 @@ from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..creation.ranges import arange
 from ..indexing.where import _where
+from ..inplace import into
 from ..registry import function, op
 from ..signatures import broadcast, pairs, per_element, same, singles
 from .bessel import over
@@ -209,7 +210,7 @@ def xlog1py(input, other, *, out=None):
     x = input if isinstance(input, Tensor) else tensor(input, device=other.device)
     y = other if isinstance(other, Tensor) else tensor(other, device=x.device)
     value = _xlog1py(x, y)
-    return value if out is None else out.copy_(value)
+    return into(out, value)
 
 
 @function(method=True, inplace="mvlgamma_", out=True)

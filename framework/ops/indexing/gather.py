@@ -16,7 +16,7 @@ from ...dtypes import int32, int64
 from ...kernels.common.scatter_add import scatter_add as add_into
 from ...tensor import Tensor
 from ..creation.from_data import tensor
-from ..inplace import need_separate
+from ..inplace import into, need_separate
 from ..registry import function, op
 from ..views.reshape import normal_dim
 from .cpu_routes import enough, enough_to_add, read_along, write_along
@@ -247,9 +247,12 @@ def lifted(f):
         others = [x for x in (index, *rest, *more.values()) if isinstance(x, Tensor)]
         if not any(x.ndim for x in (input, *others)):
             return f(input, dim, index, *rest, **more)
+        out = more.pop("out", None)
         rest, more = map(_with_dim, rest), {k: _with_dim(x) for k, x in more.items()}
         found = f(_with_dim(input), dim, _with_dim(index), *rest, **more)
-        return input if in_place else found.reshape(index.shape if as_index else input.shape)
+        if in_place:
+            return input
+        return into(out, found.reshape(index.shape if as_index else input.shape))
 
     return run
 

@@ -11,7 +11,7 @@ from ...dtypes import bool_, int32, int64
 from ...tensor import Tensor
 from ..creation.factory import fitted
 from ..creation.fill import zeros
-from ..inplace import need_separate
+from ..inplace import into, need_separate
 from ..registry import function
 from ..signatures import broadcast_shapes
 from ..views.reshape import _view, normal_dim
@@ -45,7 +45,7 @@ def index_select(input, dim, index, *, out=None):
     if out is not None:
         need_separate("index_select", out, (input, index))
     if not input.ndim:
-        return _view(_index(x, rows, dims=(0,), at=0), ())
+        return into(out, _view(_index(x, rows, dims=(0,), at=0), ()))
     return _index(x, rows, dims=(d,), at=d, out=out)
 
 
@@ -203,7 +203,7 @@ def masked_select(input, mask, *, out=None):
         )
     shape = broadcast_shapes("masked_select", input.shape, mask.shape)
     found = input.expand(shape)[mask.expand(shape)] if shape else input.reshape(1)[mask.reshape(1)]
-    return found if out is None else out.copy_(found)
+    return into(out, found)
 
 
 def _scatter_where(input, mask, source, in_place):

@@ -13,6 +13,7 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros
 from ..creation.from_data import tensor
+from ..inplace import into
 from ..registry import function, op
 from .index_put import set_places
 from .where import masks
@@ -209,7 +210,7 @@ def searchsorted(
         given = tensor(given, device=sorted_sequence.device)
     found = _searchsorted(sorted_sequence.detach(), given.detach(), right=right or side == "right")
     found = found.to(int32) if out_int32 else found
-    return found if out is None else out.copy_(found)
+    return into(out, found)
 
 
 @function()

@@ -12,12 +12,13 @@ from ...dtypes import float32
 from ...kernels.common.matmul import matmul_into
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
+from ..inplace import into
 from ..old_calls import old_call
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .bfloat16_matmul import multiply, supports, workspace
 from .matmul import adjoint, blas_ready, check_number, folded, matmul, product_shape
-from .products import need_dims, write_out
+from .products import need_dims
 
 
 def _addmatmul_infer(input, mat1, mat2, *, beta, alpha):
@@ -212,5 +213,5 @@ def addr(input, vec1, vec2, *_old, beta=1, alpha=1, out=None):
     column, row = vec1.unsqueeze(1), vec2.unsqueeze(0)
     if input.dtype.category == vec1.dtype.category == vec2.dtype.category == 0:  # bool: or, and
         found = (input & bool(beta)) | (column & row & bool(alpha))
-        return found if out is None else write_out(out, found)
+        return into(out, found)
     return _addmatmul(input, column, row, beta=beta, alpha=alpha, out=out)

@@ -15,10 +15,8 @@ from math import prod
 from ...dtypes import FLOAT
 from ...errors import LinAlgError
 from ...memory.short_traceback import shorten
-from ...modes import no_grad
-from ...tensor import Tensor
 from ..creation.ranges import eye
-from ..inplace import as_outs, into
+from ..inplace import write_out
 from ..registry import function
 
 
@@ -36,11 +34,8 @@ def linear_algebra(**options):
             try:
                 if out is None:
                     return f(*args, **kwargs)
-                with no_grad():
-                    result = f(*args, **kwargs)
-                    if isinstance(result, Tensor):
-                        return into(*as_outs(f.__name__, out, 1), result)
-                    return type(result)(*map(into, as_outs(f.__name__, out, len(result)), result))
+                inputs = (*args, *kwargs.values())
+                return write_out(f.__name__, functools.partial(f, *args, **kwargs), inputs, out)
             except MemoryError as error:  # these call one another
                 shorten(error)
                 raise

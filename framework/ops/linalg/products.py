@@ -10,6 +10,7 @@ from math import prod
 
 from ...tensor import Tensor
 from ..elementwise.arithmetic import conjugate
+from ..inplace import into
 from ..registry import function
 from .matmul import matmul
 
@@ -88,7 +89,7 @@ def vdot(input, other, *, out=None):
 def inner(input, other, *, out=None):
     """Compute the inner product: contract the last dims of both."""
     if not input.ndim or not other.ndim:
-        return input * other
+        return into(out, input * other)
     if input.shape[-1] != other.shape[-1]:
         raise RuntimeError(
             f"inner contracts input.shape[-1] with other.shape[-1]; got input "
@@ -104,20 +105,13 @@ def outer(input, vec2, *, out=None):
     """Compute the outer product of two vectors: (N,), (M,) give (N, M)."""
     need_dims("outer", input=(input, 1), vec2=(vec2, 1))
     product = input.unsqueeze(1) * vec2
-    return product if out is None else write_out(out, product)
+    return into(out, product)
 
 
 @function(method=True)
 def ger(input, vec2, *, out=None):
     """Same as :func:`outer`, under its BLAS name."""
     return outer(input, vec2, out=out)
-
-
-def write_out(out, result):
-    """Write the result of a composition to ``out=``."""
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
 
 
 @function()
@@ -150,7 +144,7 @@ def chain_matmul(*matrices, out=None):
         return matmul(chain(i, k), chain(k + 1, j))
 
     result = chain(0, count - 1)
-    return result if out is None else write_out(out, result)
+    return into(out, result)
 
 
 @function()
@@ -201,7 +195,7 @@ def tensordot(a, b, dims=2, out=None):
     left = a.permute(*free_a, *of_a).reshape(prod(shape_a), inner_size)
     right = b.permute(*of_b, *free_b).reshape(inner_size, prod(shape_b))
     result = matmul(left, right).reshape(*shape_a, *shape_b)
-    return result if out is None else write_out(out, result)
+    return into(out, result)
 
 
 @function(method=True)
@@ -213,7 +207,7 @@ def kron(input, other, *, out=None):
     spaced = input.reshape(*(n for size in a for n in (size, 1)))
     between = other.reshape(*(n for size in b for n in (1, size)))
     result = (spaced * between).reshape(*(m * n for m, n in zip(a, b, strict=True)))
-    return result if out is None else write_out(out, result)
+    return into(out, result)
 
 
 @function(method=True)

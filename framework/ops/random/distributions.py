@@ -21,6 +21,7 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..conversion.copy import zero_gradient
 from ..creation.factory import leave_uninitialized, like, put, written
+from ..inplace import into
 from ..registry import function, op
 from ..signatures import same
 from .draw import check_bounds, draw_into, limits_of, need_floating
@@ -161,7 +162,7 @@ def bernoulli(
     if p is not None:
         empty = written(like("bernoulli", input, None, None), leave_uninitialized)
         result = empty.bernoulli_(p, generator=generator)
-        return result if out is None else out.copy_(result)
+        return into(out, result)
     _check_probabilities(input)
     rng = draw(input.numel(), input.device, generator)
     return _bernoulli(input, rng, out=out)
@@ -289,7 +290,7 @@ def multinomial(
         )
     rng = draw(2 * n, input.device, generator)
     result = _multinomial(input, rng, num_samples, bool(replacement))
-    return result if out is None else out.copy_(result)
+    return into(out, result)
 
 
 @op(adopt=True, infer=same, half="exact", samples=_row_samples)

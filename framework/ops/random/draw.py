@@ -35,6 +35,7 @@ from ..creation.factory import (
     target,
     written,
 )
+from ..inplace import into
 from ..limited_dtypes import refuse
 from ..registry import function, op
 from ..signatures import broadcast_shapes
@@ -423,7 +424,7 @@ def normal(
     with no_grad():
         z = randn(shape, generator=generator, dtype=first.dtype, device=first.device)
         z.mul_(std).add_(mean)
-    return z if out is None else out.copy_(z)
+    return into(out, z)
 
 
 @function()
