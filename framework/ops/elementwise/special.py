@@ -340,6 +340,7 @@ def _next_infer(input, other):
     inplace="nextafter_",
     infer=_next_infer,
     promote="arith",
+    tensors=("input", "other"),
     half="exact",
     flops=per_element(2),
     samples=lambda make: (s for s in pairs(make) if isinstance(s[0][1], Tensor)),

@@ -201,6 +201,8 @@ def masked_select(input, mask, *, out=None):
         raise RuntimeError(
             f"masked_select: expected BoolTensor for mask; got {mask.dtype}. Compare it."
         )
+    if out is not None:
+        need_separate("masked_select", out, (input, mask))
     shape = broadcast_shapes("masked_select", input.shape, mask.shape)
     found = input.expand(shape)[mask.expand(shape)] if shape else input.reshape(1)[mask.reshape(1)]
     return into(out, found)
