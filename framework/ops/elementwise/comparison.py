@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from ...dtypes import BOOL, INT, bool_
+from ...kernels.common.shared_ufuncs import is_numpy
 from ...kernels.common.strided_ufuncs import finite
 from ...kernels.common.wrapping import wrapped
 from ...kernels.formula.bits import bits
@@ -402,8 +403,11 @@ def _clamp(xp, out, input, min=None, max=None):
             if out is not input:
                 xp.copyto(out, input)
             return
-    if min is not None and hasattr(max, "shape") and np.may_share_memory(out, max):
-        buffered(xp, partial(_clamp_apart, xp), out, input, min, max)  # ``max`` is written
+    written = max is out or (
+        is_numpy(xp) and hasattr(max, "shape") and np.may_share_memory(out, max)
+    )
+    if min is not None and written:  # before it is read
+        buffered(xp, partial(_clamp_apart, xp), out, input, min, max)
         return
     if min is not None:
         input = xp.maximum(input, min, out=out)
