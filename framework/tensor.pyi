@@ -873,7 +873,7 @@ class Tensor:
     def lcm_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``lcm``."""
     def ldexp(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
+        """Compute ``input * 2 ** other``."""
     def ldexp_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``ldexp``."""
     def le(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:

@@ -1230,7 +1230,7 @@ def lcm(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def lcm_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``lcm``."""
 def ldexp(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
+    """Compute ``input * 2 ** other``."""
 def ldexp_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ldexp``."""
 def le(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:

@@ -219,6 +219,12 @@ def _step_infer(input, values):
 )
 def heaviside(xp, out, mask, input, values):
     """Heaviside step function: 0 below zero and at NaN, 1 above, ``values`` at zero."""
+    if out.dtype.kind in "iub":  # NumPy's function computes in float64
+        xp.not_equal(input, 0, out=mask)
+        xp.greater(input, 0, out=out, casting="unsafe")
+        xp.logical_not(mask, out=mask)
+        xp.copyto(out, values, where=mask)
+        return
     xp.not_equal(input, input, out=mask)
     xp.heaviside(input, values, out=out, casting="unsafe")
     xp.copyto(out, 0, where=mask, casting="unsafe")

@@ -14,10 +14,11 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..creation.ranges import arange
+from ..indexing.index_put import positions
 from ..indexing.where import _where
 from ..inplace import into
 from ..registry import function, op
-from ..signatures import broadcast, pairs, per_element, same, singles
+from ..signatures import broadcast, broadcast_shapes, pairs, per_element, same, singles
 from .bessel import over
 from .binary import _nonzero_pairs, float_power
 from .unary import between, exp2, log1p
@@ -230,12 +231,44 @@ def mvlgamma(input, p):
     return x.lgamma().sum(-1) + p * (p - 1) / 4 * log(pi)
 
 
+def _scaled_infer(input, other):
+    return Spec(broadcast_shapes("ldexp", input.shape, other.shape), input.dtype)
+
+
+def _scaled_samples(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))):
+        yield (make(*a), positions((5,), *b)[0] - 2), {}
+
+
+@op(
+    infer=_scaled_infer,
+    promote=("float", ("input",)),
+    flops=per_element(1),
+    samples=_scaled_samples,
+    elementwise=True,
+)
+def _ldexp(xp, out, input, other):
+    """``input * 2 ** other`` for integers ``other``, also where the power overflows."""
+    xp.ldexp(input, other, out=out)
+
+
+@_ldexp.vjp("input")
+def _(g, other):
+    return _ldexp(g, other)
+
+
 @function(method=True, inplace="ldexp_", out=True)
 def ldexp(input, other):
-    """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
+    """Compute ``input * 2 ** other``.
+
+    Memory:
+        Keeps ``other``; where that is no integer, ``input`` and the power.
+    """
     for name, x in (("input", input), ("other", other)):
         if not isinstance(x, Tensor):
             raise TypeError(f"ldexp(): argument '{name}' must be Tensor, not {type(x).__name__}.")
+    if other.dtype.category == INT and not input.dtype.is_complex:
+        return _ldexp(input, other)
     return input * exp2(other)
 
 

@@ -72,6 +72,25 @@ def test_nextafter_of_two_dtypes_is_that_of_both() -> None:
         y.nextafter(y)
 
 
+def test_ldexp_where_the_power_is_no_number_of_the_dtype() -> None:
+    x = lt.tensor([0.0, 1.4e-45, 2.0**100, -3.0])
+    assert x.ldexp(lt.tensor([1000, 255, -200, 2])).tolist() == [0.0, 2.0**106, 2.0**-100, -12.0]
+    assert x.half().ldexp(lt.tensor(2)).dtype is lt.float16
+    assert lt.tensor([3]).ldexp(lt.tensor([2])).tolist() == [12.0]
+    leaf = lt.tensor([0.5, 2.0], requires_grad=True)
+    leaf.ldexp(lt.tensor([3, -1])).sum().backward()
+    assert leaf.grad.tolist() == [8.0, 0.5]
+
+
+def test_heaviside_of_integers_is_exact() -> None:
+    large = 2**53 + 1
+    x, values = lt.tensor([large, -large, 0]), lt.tensor([7, 7, large])
+    assert x.heaviside(values).tolist() == [1, 0, large]
+    assert x.clone().heaviside_(values).tolist() == [1, 0, large]
+    assert x.clone().heaviside_(x).tolist() == [1, 0, 0]
+    assert lt.tensor([True, False]).heaviside(lt.tensor(True)).tolist() == [True, True]
+
+
 def test_the_median_of_no_integers_is_the_least() -> None:  # as PyTorch has it
     assert lt.empty(0, dtype=lt.int32).median().item() == -(2**31)
     assert lt.empty(0).median().isnan()

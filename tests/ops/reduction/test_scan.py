@@ -108,7 +108,7 @@ def test_rows_four_by_four_and_the_rest_are_each_scanned_alone(reverse, monkeypa
     flipped = x[:, ::-1] if reverse else x
     for op, scan in ((cumsum_along, np.cumsum), (cumprod_along, np.cumprod)):
         found = op(t, dim=1, dtype=lt.float32, reverse=reverse).numpy()
-        expected = scan(flipped, axis=1, dtype=np.float32)
+        expected = scan(flipped, axis=1, dtype=np.float64).astype(np.float32)
         assert np.array_equal(found, expected[:, ::-1] if reverse else expected)
 
 
@@ -211,3 +211,12 @@ def test_running_extremes_of_every_dtype_and_length(name, kind):
                 same = (so_far == best) | np.isnan(so_far) & np.isnan(best)
                 last = k - np.argmax(same[::-1], axis=0)  # the newest of equal ones
                 np.testing.assert_array_equal(places[k], last)
+
+
+@pytest.mark.parametrize("shape", [(200_000,), (3, 20_000), (5000, 8), (4, 3000, 300)])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+def test_many_float32_are_accumulated_in_float64(name, shape):
+    x = lt.rand(*shape) if name == "cumsum" else 1 + lt.randn(*shape) * 1e-4
+    dim = 0 if len(shape) == 1 else 1 if shape[1] > 1000 else 0
+    found, exact = getattr(x, name)(dim), getattr(x.double(), name)(dim)
+    assert ((found.double() - exact).abs() <= exact.abs() * 2.0**-24).all()  # rounded once

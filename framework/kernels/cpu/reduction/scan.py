@@ -18,12 +18,12 @@ _WIDE = 256  # columns at a time where a pass needs a number for each
 
 @compiled
 def cumsum(out: Any, x: Any, reverse: bool) -> None:
-    """Add up the elements so far."""
+    """Add up the elements so far, in float64."""
     count, n, columns = x.shape
     if columns == 1:
         whole = count - count % 4
         for i in range(0, whole, 4):
-            a = b = c = d = x.dtype.type(0)
+            a = b = c = d = np.float64(0)
             for step in range(n):
                 k = n - 1 - step if reverse else step
                 a += x[i, k, 0]
@@ -33,28 +33,33 @@ def cumsum(out: Any, x: Any, reverse: bool) -> None:
                 out[i, k, 0], out[i + 1, k, 0] = a, b
                 out[i + 2, k, 0], out[i + 3, k, 0] = c, d
         for i in range(whole, count):
-            a = x.dtype.type(0)
+            a = np.float64(0)
             for step in range(n):
                 k = n - 1 - step if reverse else step
                 a += x[i, k, 0]
                 out[i, k, 0] = a
         return
+    so_far = np.empty(min(_WIDE, columns))
     for i in range(count):
-        for step in range(n):
-            k = n - 1 - step if reverse else step
-            before = (k + 1 if reverse else k - 1) if step else k
-            for j in range(columns):
-                out[i, k, j] = x[i, k, j] + out[i, before, j] if step else x[i, k, j]
+        for first in range(0, columns, _WIDE):
+            here = so_far[: columns - first]
+            here[:] = 0
+            for step in range(n):
+                k = n - 1 - step if reverse else step
+                row, target = x[i, k, first : first + _WIDE], out[i, k, first : first + _WIDE]
+                for j in range(row.size):
+                    here[j] += row[j]
+                    target[j] = here[j]
 
 
 @compiled
 def cumprod(out: Any, x: Any, reverse: bool) -> None:
-    """Multiply the elements so far."""
+    """Multiply the elements so far, in float64."""
     count, n, columns = x.shape
     if columns == 1:
         whole = count - count % 4
         for i in range(0, whole, 4):
-            a = b = c = d = x.dtype.type(1)
+            a = b = c = d = np.float64(1)
             for step in range(n):
                 k = n - 1 - step if reverse else step
                 a *= x[i, k, 0]
@@ -64,18 +69,23 @@ def cumprod(out: Any, x: Any, reverse: bool) -> None:
                 out[i, k, 0], out[i + 1, k, 0] = a, b
                 out[i + 2, k, 0], out[i + 3, k, 0] = c, d
         for i in range(whole, count):
-            a = x.dtype.type(1)
+            a = np.float64(1)
             for step in range(n):
                 k = n - 1 - step if reverse else step
                 a *= x[i, k, 0]
                 out[i, k, 0] = a
         return
+    so_far = np.empty(min(_WIDE, columns))
     for i in range(count):
-        for step in range(n):
-            k = n - 1 - step if reverse else step
-            before = (k + 1 if reverse else k - 1) if step else k
-            for j in range(columns):
-                out[i, k, j] = x[i, k, j] * out[i, before, j] if step else x[i, k, j]
+        for first in range(0, columns, _WIDE):
+            here = so_far[: columns - first]
+            here[:] = 1
+            for step in range(n):
+                k = n - 1 - step if reverse else step
+                row, target = x[i, k, first : first + _WIDE], out[i, k, first : first + _WIDE]
+                for j in range(row.size):
+                    here[j] *= row[j]
+                    target[j] = here[j]
 
 
 @compiled(fastmath=FUSED)
