@@ -420,9 +420,25 @@ MUTANTS = (
         "if over_input and first[final] < inputs:", "if False:", ("tests/kernels", "tests/ops"),
     ),
     Mutant(
-        "cumsum of columns begins with the second row twice", CPU + "reduction/scan.py",
-        "x[i, k, j] + out[i, before, j] if step", "x[i, k, j] + x[i, before, j] if step",
-        ("tests/ops",),
+        "cumsum of columns begins with one", CPU + "reduction/scan.py",
+        "here[:] = 0", "here[:] = 1", ("tests/ops/reduction",),
+    ),
+    Mutant(
+        "bits of the memory before stay set", "framework/kernels/formula/bits.py",
+        "{b}_tile[:] = none", "{b}_tile[:0] = none", ("tests/kernels/test_bits.py",),
+    ),
+    Mutant(
+        "a composition writes what out= cannot hold", "framework/ops/inplace.py",
+        "    _check_cast(name, out, result)", "    pass", ("tests/ops/test_out.py",),
+    ),
+    Mutant(
+        "clamp reads a bound that it has written", "framework/ops/elementwise/comparison.py",
+        "if min is not None and written:", "if False:", ("tests/ops/test_inplace_dtypes.py",),
+    ),
+    Mutant(
+        "an index without dims is taken as it is", "framework/ops/indexing/gather.py",
+        'if input.ndim and getattr(index, "ndim", 1) and not _is_one_value(index, rest):',
+        "if True:", ("tests/ops/indexing/test_no_dims.py",),
     ),
     # Data
     Mutant(
