@@ -12,9 +12,9 @@ def wrapped(x: Any, out: Any) -> Any:
 
     What is no int, or belongs to a result that is no integer, is returned as it is.
     """
-    if isinstance(x, int) and out.dtype.kind in "iu":
-        return np.array(x & (1 << 64) - 1, np.uint64).astype(out.dtype).item()
-    return x
+    if not isinstance(x, int) or 0 <= x < 128 or out.dtype.kind not in "iu":  # which fits all
+        return x
+    return np.array(x & (1 << 64) - 1, np.uint64).astype(out.dtype).item()
 
 
 def fitting(x: Any, dtype: Any) -> Any:
@@ -27,7 +27,7 @@ def fitting(x: Any, dtype: Any) -> Any:
     Raises:
         RuntimeError: The dtype cannot hold it.
     """
-    if not isinstance(x, int) or dtype.kind not in "iu":
+    if not isinstance(x, int) or 0 <= x < 128 or dtype.kind not in "iu":
         return x
     limits = np.iinfo(dtype)
     if not limits.min and -limits.max <= x < 0:

@@ -31,7 +31,6 @@ from .loop import ONE_NUMBER, Loop, compiled_loop
 from .numpy_calls import BitsCalls, numpy_function
 from .reader import Reader
 from .scalar import evaluate
-from .steps import Steps
 
 TILE = 1 << 12  # elements whose bits lie together
 
@@ -97,38 +96,18 @@ class BitsVariant(DeclaredVariant):
     @cached_property
     def loop(self) -> Any:
         """``loop(out, *bits, *inputs, *numbers, first tile, last tile)`` of flat arrays."""
-        declared = self.declared
-        loop = BitsLoop(
-            self.identifier, self.elements, self.count, self.steps, self.made, self.conditions
-        )
+        declared, loop = self.declared, BitsLoop(self)
         kernel = compiled_loop(loop, declared.module, self.name, False, np=np, none=np.uint8(0))
         kernel.py_func.variant, kernel.py_func.each_element = self, loop.each_element()
         return kernel
 
 
 class BitsLoop(Loop):
-    """The text of a loop over tiles, and that of a loop over elements, which GPUs get.
+    """The text of a loop over tiles, and that of a loop over elements, which GPUs get."""
 
-    Args:
-        name: Of the function.
-        elements: Names of the inputs.
-        count: How many numbers it takes.
-        steps: What it computes.
-        made: Names of the arrays of bits that it fills.
-        conditions: The inputs that are bits.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        elements: list[str],
-        count: int,
-        steps: Steps,
-        made: list[str],
-        conditions: list[str],
-    ) -> None:
-        super().__init__(name, elements, count, steps)
-        self.made, self.conditions = made, conditions
+    def __init__(self, variant: BitsVariant) -> None:
+        super().__init__(variant.identifier, variant.elements, variant.count, variant.steps)
+        self.made, self.conditions = variant.made, variant.conditions
 
     def text(self) -> str:
         """Return the function's source."""

@@ -80,11 +80,16 @@ def pow(xp, out, input, exponent):
         elif exponent < 0:
             raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
     input = wrapped(input, out)
-    if out.dtype.kind == "i" and is_numpy(xp) and np.min(exponent, initial=0) < 0:
-        # NumPy refuses these powers, and may have written some of ``out``, which may be an operand.
-        buffered(xp, _integer_power, out, input, exponent)
-    else:
+    if out.dtype.kind == "i" and is_numpy(xp):
+        # NumPy refuses negative powers when it has written others, maybe over an operand.
+        in_place = np.may_share_memory(out, input) or np.may_share_memory(out, exponent)
+        if in_place and np.min(exponent, initial=0) < 0:
+            buffered(xp, _integer_power, out, input, exponent)
+            return
+    try:
         xp.power(input, exponent, out=out)
+    except ValueError:
+        buffered(xp, _integer_power, out, input, exponent)
 
 
 def _multiplied(out, base, n):
