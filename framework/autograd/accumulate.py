@@ -115,13 +115,18 @@ def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool
     old: Any = entry[index]
     if create or old._requires_grad or g._requires_grad:
         entry[index] = old + g
-    elif _is_ours(old, _PENDING):
+    elif _has_room(old, g) and _is_ours(old, _PENDING):
         _add(old, g)
-    elif _is_ours(g, _ARRIVING):
+    elif _has_room(g, old) and _is_ours(g, _ARRIVING):
         _add(g, old)  # the same number: a sum of two does not depend on their order
         entry[index] = g
     else:
         entry[index] = old + g
+
+
+def _has_room(total: Tensor, g: Tensor) -> bool:
+    # One gradient of all samples of a vmap has no room for a sum that differs between them.
+    return g._spec.runs is None or total._spec.runs is not None or hasattr(g, "taken_over")
 
 
 def _add(total: Tensor, g: Tensor) -> None:

@@ -1,9 +1,9 @@
 """What autocast makes of the inputs of a call: the policies that ops and compositions declare.
 
-``"low"``, ``"float32"``, ``"promote"``, or a dict of these by device type. A region sets
-``State.autocast`` of its thread (``framework/amp/autocast.py``); the dispatcher and compositions
-look at it. The dispatcher imports this file, and the registry decorates compositions with
-:func:`casts`, so it lies below both.
+``"low"``, ``"float32"``, ``"promote"``, ``"keep"`` (a composition computes in the dtypes of its
+inputs), or a dict of these by device type. A region sets ``State.autocast`` of its thread
+(``framework/amp/autocast.py``); the dispatcher and compositions look at it. The dispatcher imports
+this file, and the registry decorates compositions with :func:`casts`, so it lies below both.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def casts(policy: Any) -> Callable[[Any], Any]:
     a function of the same signature that looks whether the thread is inside a region.
 
     Args:
-        policy: "low", "float32", "promote", or a dict of these by device type.
+        policy: "low", "float32", "promote", "keep", or a dict of these by device type.
     """
 
     def declare(function: Any) -> Any:
@@ -53,9 +53,10 @@ def casts(policy: Any) -> Callable[[Any], Any]:
             mapping = state.autocast
             assert mapping is not None
             values = (*args, *kwargs.values())
-            found = converted(function.__name__, policy, values, mapping)
-            if found is values and isinstance(policy, dict):
+            kind, _ = _region(values, mapping)
+            if isinstance(policy, dict) and kind not in policy:
                 return function(*args, **kwargs)  # a device it says nothing of
+            found = converted(function.__name__, policy, values, mapping)
             named = dict(zip(kwargs, found[len(args) :], strict=True))
             state.autocast = None
             try:
@@ -96,16 +97,13 @@ def converted(
     name: str, policy: Any, inputs: tuple[Any, ...], mapping: dict[str, dtype]
 ) -> tuple[Any, ...]:
     """Inputs as the policy wants them: float tensors of the region's device, never float64."""
-    kind = next((x.device.type for x in inputs if isinstance(x, Tensor)), None)
-    if kind == "meta" and kind not in mapping:
-        kind = next(reversed(mapping))
-    low = mapping.get(kind) if kind is not None else None
+    kind, low = _region(inputs, mapping)
     if low is None:
         return inputs
     if isinstance(policy, dict):
-        policy = policy.get("cuda" if kind == "sim" else kind)
-        if policy is None:
-            return inputs
+        policy = policy.get(kind)
+    if policy is None or policy == "keep":
+        return inputs
     if policy == "refuse":
         raise RuntimeError(
             f"{name} and lowtide.nn.BCELoss are unsafe to autocast: a probability in lower "
@@ -118,6 +116,15 @@ def converted(
     ):
         return inputs
     return tuple(_cast(x, wanted) if eligible(x) else x for x in inputs)
+
+
+def _region(inputs: tuple[Any, ...], mapping: dict[str, dtype]) -> tuple[Any, dtype | None]:
+    # The kind of device that a policy names for the inputs, and the region's dtype there, or None.
+    kind = next((x.device.type for x in inputs if isinstance(x, Tensor)), None)
+    if kind == "meta" and kind not in mapping:
+        kind = next(reversed(mapping))
+    low = None if kind is None else mapping.get(kind)
+    return "cuda" if kind == "sim" else kind, low
 
 
 def eligible(x: Any) -> bool:

@@ -143,6 +143,30 @@ def test_an_expanded_multinomial_has_its_entropy():
     assert d.entropy().item() == pytest.approx(-(logs.exp() * logs).sum().item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("family", [D.Exponential, D.HalfNormal, D.HalfCauchy])
+def test_a_mode_of_zero_is_a_constant(family):
+    parameter = lt.tensor([2.0, lt.inf], requires_grad=True)
+    mode = family(parameter, validate_args=False).mode
+    assert mode.tolist() == [0, 0]
+    assert not mode.requires_grad
+
+
+def test_a_distribution_function_begins_at_the_bound_of_the_support():
+    assert D.LogNormal(0.0, 1.0).cdf(lt.tensor(0.0)).item() == 0
+    with pytest.raises(ValueError, match="support"):
+        D.LogNormal(0.0, 1.0).cdf(lt.tensor(-1.0))
+
+
+@pytest.mark.parametrize("other", [D.Exponential(1.0), D.Gamma(2.0, 1.0), D.Normal(0.0, 1.0)])
+def test_an_infinite_divergence_has_a_gradient_of_zero(other):
+    alpha = lt.tensor([0.5, 1.0, 3.0], requires_grad=True)
+    kl = D.kl_divergence(D.Pareto(1.0, alpha), other)
+    assert kl.isinf().tolist() == [True, True, False]
+    kl.sum().backward()
+    assert alpha.grad[:2].tolist() == [0, 0]
+    assert alpha.grad[2].isfinite()
+
+
 def test_the_divergence_from_a_rate_of_zero_is_the_other_rate():
     kl = D.kl_divergence(D.Poisson(lt.tensor([0.0, 2.0])), D.Poisson(lt.tensor([0.3, 0.0])))
     np.testing.assert_allclose(kl.numpy(), [0.3, np.inf], rtol=1e-6)

@@ -291,3 +291,15 @@ def test_an_op_without_a_rule_is_mapped_and_warns_once(x, monkeypatch):
         found = f(x)
     equal(found, loop(grad(lambda a: a.median() * 2), x))
     f(x)  # a second warning would be an error here
+
+
+@pytest.mark.parametrize("exponent", [-2, -1.5, -1, 0, 0.5, 2, 1 - 2j])
+@pytest.mark.parametrize("dtype", [lt.float64, lt.complex128])
+def test_a_power_of_a_number_is_that_of_each_sample(exponent, dtype):
+    x = lt.randn(4, 3, dtype=dtype) + 2
+    assert lt.allclose(vmap(lambda a: a**exponent)(x), x**exponent, rtol=1e-12, equal_nan=True)
+
+
+def test_a_negative_power_of_integers_is_refused():
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        vmap(lambda a: a**-1)(lt.tensor([1, 2]))

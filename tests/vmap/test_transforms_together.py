@@ -332,3 +332,39 @@ def test_custom_functions_without_one_are_refused(x):
     with pytest.raises(RuntimeError, match=r"vmap over Bare.*generate_vmap_rule"):
         vmap(Bare.apply)(x)
     assert Bare.apply(x).shape == (4, 3)
+
+
+ORDERS = {  # of arrival: the shared gradient first, or last
+    "first": lambda a, step: step(a) * 2 - a.sin() * step(a + 1),
+    "last": lambda a, step: a.sin() * step(a + 1) - step(a) * 2,
+    "between": lambda a, step: a.exp() - step(a) + a.sin() * a,
+    "of a view": lambda a, step: a[:2] - step(a)[1:] + a[1:].exp(),
+}
+STEPS = {
+    "round": lt.Tensor.round,
+    "detach": lambda a: a.detach() + 0 * a.sign(),
+    "shared": lambda a: a + a.floor(),
+    "as_strided": lambda a: a.contiguous().as_strided((3,), (1,)) * 2,
+    "overlapping": lambda a: a.contiguous().as_strided((3, 2), (1, 0)).sum(1),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_gradient_of_one_sample_meets_one_of_all(x, order, step):
+    def f(a):
+        return ORDERS[order](a, STEPS[step])
+
+    a = x[0].contiguous()
+    rows = [lt.autograd.functional.vjp(f, a, v)[1] for v in lt.eye(len(f(a)), dtype=lt.float64)]
+    equal(jacrev(f)(a), lt.stack(rows))
+    equal(jacfwd(f)(a), lt.stack(rows))
+
+    def size(a):
+        return (f(a) ** 2).sum()
+
+    def slope(a):
+        return grad(size)(a)
+
+    second = [lt.autograd.functional.vjp(slope, a, v)[1] for v in lt.eye(3, dtype=lt.float64)]
+    equal(hessian(size)(a), lt.stack(second), 1e-9)

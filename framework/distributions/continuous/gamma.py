@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
-from ...ops.creation.fill import empty
+from ...ops.creation.fill import empty, zeros_like
 from ...ops.elementwise.binary import xlogy
 from ...ops.random.draw import randn
 from ...tensor import Tensor
@@ -184,7 +184,7 @@ class Exponential(ExponentialFamily):
 
     @property
     def mode(self) -> Tensor:
-        return self.rate * 0
+        return zeros_like(self.rate)
 
     @property
     def stddev(self) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ...ops.creation.fill import empty
+from ...ops.creation.fill import empty, zeros_like
 from ...ops.random.draw import rand
 from ...tensor import Tensor
 from ..constraints import elementwise as constraints
@@ -237,7 +237,7 @@ class HalfCauchy(TransformedDistribution):
 
     @property
     def mode(self) -> Tensor:
-        return self.scale * 0
+        return zeros_like(self.scale)
 
     @property
     def variance(self) -> Tensor:

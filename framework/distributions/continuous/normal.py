@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
+from ...ops.creation.fill import zeros_like
 from ...ops.random.draw import randn
 from ...tensor import Tensor
 from ..constraints import elementwise as constraints
@@ -164,7 +165,7 @@ class HalfNormal(TransformedDistribution):
 
     @property
     def mode(self) -> Tensor:
-        return self.scale * 0
+        return zeros_like(self.scale)
 
     @property
     def variance(self) -> Tensor:

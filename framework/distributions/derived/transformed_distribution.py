@@ -213,10 +213,10 @@ class TransformedDistribution(Distribution):
         return cast(Tensor, sign * (probability - 0.5) + 0.5)
 
     def cdf(self, value: Tensor) -> Tensor:
-        if self._validate_args:
-            self._validate_sample(value)
         for transform in reversed(self.transforms):
             value = transform.inv(value)
+        if self._validate_args:  # a bound of the support, which it excludes, has a probability
+            self.base_dist._validate_sample(value)
         return self._turned(self.base_dist.cdf(value))
 
     def icdf(self, value: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ...modes import no_grad
 from ...ops.activation.gelu import softplus
+from ...ops.creation.fill import zeros_like
 from ...ops.creation.ranges import arange
 from ...ops.random.distributions import bernoulli
 from ...ops.random.draw import rand
@@ -158,7 +159,7 @@ class Geometric(_OfOdds):
 
     @property
     def mode(self) -> Tensor:
-        return cast(Tensor, self.probs * 0)
+        return zeros_like(self.probs)
 
     @property
     def variance(self) -> Tensor:

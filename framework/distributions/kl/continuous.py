@@ -176,9 +176,16 @@ def _any_normal(p: Any, q: Any) -> Tensor:
     return -p.entropy() + _minus_normal(p.mean, p.variance, q)
 
 
+def _finite(p: Any, moments: int) -> Pareto:
+    # Another where moments are infinite: these would make gradients of what is masked NaN.
+    alpha = p.alpha.masked_fill(p.alpha <= moments, moments + 1)
+    return Pareto(p.scale, alpha, validate_args=False)
+
+
 @register_kl(Pareto, Normal)
 def _pareto_normal(p: Any, q: Any) -> Tensor:
-    found = -p.entropy() + _minus_normal(p.mean, p.variance, q)
+    least = _finite(p, 2)
+    found = -p.entropy() + _minus_normal(least.mean, least.variance, q)
     return found.masked_fill(p.alpha <= 2, math.inf)
 
 
@@ -239,14 +246,14 @@ def _normal_laplace(p: Any, q: Any) -> Tensor:
 
 @register_kl(Pareto, Exponential)
 def _pareto_exponential(p: Any, q: Any) -> Tensor:
-    found = -p.entropy() + _minus_exponential(p.mean, q)
+    found = -p.entropy() + _minus_exponential(_finite(p, 1).mean, q)
     return found.masked_fill(p.alpha <= 1, math.inf)
 
 
 @register_kl(Pareto, Gamma)
 def _pareto_gamma(p: Any, q: Any) -> Tensor:
     log_mean = p.scale.log() + p.alpha.reciprocal()
-    found = -p.entropy() + _minus_gamma(p.mean, log_mean, q)
+    found = -p.entropy() + _minus_gamma(_finite(p, 1).mean, log_mean, q)
     return found.masked_fill(p.alpha <= 1, math.inf)
 
 

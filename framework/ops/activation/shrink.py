@@ -77,8 +77,8 @@ def hardshrink(input, *, lambd=0.5):
 
 
 @hardshrink.vjp("input")
-def _(g, out):
-    return _shrink_backward(g, out)
+def _(g, out, lambd):
+    return g if lambd < 0 else _shrink_backward(g, out)  # below 0 nothing is shrunk
 
 
 @function(public=False)

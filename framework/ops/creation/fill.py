@@ -16,6 +16,7 @@ from ...dtypes import FLOAT, get_default_dtype
 from ...memory_format import strided
 from ...spec import Spec
 from ...tensor import Tensor
+from ..autocast_policy import WIDE_ON_CPU
 from ..inplace import into
 from ..registry import FUNCTIONS, function, op
 from ..signatures import broadcast_shapes
@@ -493,7 +494,7 @@ def _complex_into(name, out, result):
     return into(out, result)
 
 
-@function()
+@function(autocast=WIDE_ON_CPU)
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Create complex numbers from absolute values and angles.
 

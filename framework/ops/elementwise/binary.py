@@ -195,7 +195,7 @@ copysign = _binary(
 
 @copysign.vjp("input")
 def _(g, input, out):
-    return _where(input == 0, 0, g * (out / input))
+    return g * _where(input == 0, 0, out / input).detach()  # NaN at 0 if it had a gradient
 
 
 @copysign.vjp("other")

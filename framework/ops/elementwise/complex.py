@@ -129,4 +129,4 @@ def _(g, input):
     if not input.dtype.is_complex:
         return zeros_like(g)
     size = input.abs()
-    return _where(size == 0, 0, (input / (size * size)) * g * 1j)
+    return _where(size == 0, 0, input / (size * size)) * g * 1j

@@ -77,7 +77,7 @@ def pow(xp, out, input, exponent):
                     multiply(out, input)
                 return
             exponent = float(exponent)
-        elif exponent < 0:
+        elif out.dtype.kind in "iu" and exponent < 0:
             raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
     input = wrapped(input, out)
     if out.dtype.kind == "i" and is_numpy(xp):
@@ -121,7 +121,7 @@ def _(g, input, exponent):
         base = input if exponent == 2 else input ** (exponent - 1)
         return g * conjugate(base * exponent)
     slope = exponent * input ** (exponent - 1)
-    return _where(exponent == 0, 0, g * conjugate(slope))
+    return _masked(exponent == 0, g, slope)
 
 
 @pow.vjp("exponent")
@@ -133,9 +133,15 @@ def _(g, input, exponent, out):
     else:
         rising = exponent >= 0
     if not isinstance(input, Tensor):
-        return _where(rising, 0, g * conjugate(out * float("-inf")))
+        return _masked(rising, g, out * float("-inf"))
     slope = out * (input if input.dtype is out.dtype else input.to(out.dtype)).log()
-    return _where((input == 0) & rising, 0, g * conjugate(slope))
+    return _masked((input == 0) & rising, g, slope)
+
+
+def _masked(flat, g, slope):
+    # ``g * slope``, and 0 where the power is flat. Both are masked: a slope that is not finite
+    # would make the product's gradient with respect to ``g`` NaN, and with it a jvp.
+    return _where(flat, 0, g) * conjugate(_where(flat, 0, slope))
 
 
 def _log(x):

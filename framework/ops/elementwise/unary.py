@@ -421,6 +421,9 @@ def sinc(xp, out, angle, mask, input):
 @sinc.vjp("input")
 def _(g, input):
     x = input * pi
-    slope = (x * x.cos() - x.sin()) / (x * input)
-    # Nearer to 0 than the square can tell, both parts of the quotient are 0.
-    return _where(x * input == 0, 0, g * conjugate(slope))
+    near = x.abs() < 0.1  # where the quotient cancels, and at 0 is none: its series to x ** 9
+    s = x * x
+    series = x * (-pi / 3) * (1 - s * (1 / 10 - s * (1 / 280 - s * (1 / 15120 - s / 1330560))))
+    x, far = _where(near, 1, x), _where(near, 1, input)
+    slope = _where(near, series, (x * x.cos() - x.sin()) / (x * far))
+    return g * conjugate(slope)

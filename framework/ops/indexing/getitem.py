@@ -390,7 +390,7 @@ def _put(name, input, indices, values, accumulate, in_place):
     return out if target is input else _view(out, tuple(input.shape))
 
 
-@function(method=True)
+@function(method=True, autocast={"cuda": "promote"})
 def index_put(input, indices, values, accumulate=False):
     """Write values at indices, in a copy.
 

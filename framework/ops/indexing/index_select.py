@@ -110,7 +110,7 @@ def _index_copy(input, dim, index, source, in_place):
     return _written(_index_put, "_index_put_", input, d, x, rows, source, in_place)
 
 
-@function(method=True, out=True)
+@function(method=True, out=True, autocast={"cpu": "promote"})
 def index_copy(input, dim, index, source):
     """Copy ``source`` to the slices of ``dim`` that the index names, in a copy."""
     return _index_copy(input, dim, index, source, False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ...dtypes import float32
+from ...dtypes import float32, promote_types
 from ...kernels.common.matmul import matmul_into
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
@@ -140,7 +140,7 @@ def addmm(input, mat1, mat2, *_old, beta=1, alpha=1, out=None):
     return _addmatmul(input, mat1, mat2, beta=beta, alpha=alpha, out=out)
 
 
-@function(method=True, inplace="addmv_")
+@function(method=True, inplace="addmv_", autocast={"cpu": "keep", "cuda": "low"})
 def addmv(input, mat, vec, *_old, beta=1, alpha=1, out=None):
     """Multiply matrix and vector and add: ``beta * input + alpha * (mat @ vec)``."""
     if _old:
@@ -202,7 +202,7 @@ def addbmm(input, batch1, batch2, *_old, beta=1, alpha=1, out=None):
     return _addmatmul(input, wide, tall, beta=beta, alpha=alpha, out=out)
 
 
-@function(method=True, inplace="addr_")
+@function(method=True, inplace="addr_", autocast={"cpu": "keep", "cuda": "low"})
 def addr(input, vec1, vec2, *_old, beta=1, alpha=1, out=None):
     """Add an outer product: ``beta * input + alpha * outer(vec1, vec2)``."""
     if _old:
@@ -210,6 +210,9 @@ def addr(input, vec1, vec2, *_old, beta=1, alpha=1, out=None):
             addr, ("beta", "alpha"), (input, vec1, vec2, *_old), beta=beta, alpha=alpha, out=out
         )
     need_dims("addr", vec1=(vec1, 1), vec2=(vec2, 1))
+    if not input.dtype is vec1.dtype is vec2.dtype:
+        common = promote_types(promote_types(input.dtype, vec1.dtype), vec2.dtype)
+        input, vec1, vec2 = input.to(common), vec1.to(common), vec2.to(common)
     column, row = vec1.unsqueeze(1), vec2.unsqueeze(0)
     if input.dtype.category == vec1.dtype.category == vec2.dtype.category == 0:  # bool: or, and
         found = (input & bool(beta)) | (column & row & bool(alpha))

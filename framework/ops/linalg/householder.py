@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..autocast_policy import WIDE_ON_CPU
 from ..creation.ranges import eye
 from ..random.draw import randn
 from ..registry import op
@@ -39,6 +40,7 @@ def _geqrf_samples(make):
     infer=_geqrf_infer,
     samples=_geqrf_samples,
     flops=lambda input: 2 * cube(input),
+    autocast=WIDE_ON_CPU,
 )
 @decomposition()
 def geqrf(xp, input):
@@ -86,7 +88,7 @@ def _check(name, A, tau):
     return m, n
 
 
-@linear_algebra()
+@linear_algebra(autocast=WIDE_ON_CPU)
 def householder_product(A, tau):
     """Multiply reflections: the first n columns of ``(I - tau[0] v0 v0^H) (I - tau[1] ...) ...``.
 
@@ -113,13 +115,13 @@ def householder_product(A, tau):
     return one - matmul(matmul(v, t), adjoint(v.narrow(-2, 0, n)))
 
 
-@linear_algebra(method=True, public=True)
+@linear_algebra(method=True, public=True, autocast=WIDE_ON_CPU)
 def orgqr(input, input2):
     """Same as :func:`linalg.householder_product`, under LAPACK's name."""
     return householder_product(input, input2)
 
 
-@linear_algebra(method=True, public=True)
+@linear_algebra(method=True, public=True, autocast=WIDE_ON_CPU)
 def ormqr(input, input2, input3, left=True, transpose=False):
     """Multiply by the Q of Householder reflections without forming it.
 

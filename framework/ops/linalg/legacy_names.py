@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 
 from ...dtypes import int32
+from ..autocast_policy import WIDE_ON_CPU
 from ..creation.ranges import eye
 from ..indexing.where import where
 from ..reduction.sum import normalize_dims
@@ -70,7 +71,7 @@ def cholesky(input, upper=False):
     return cholesky_qr.cholesky(input, upper=upper)
 
 
-@linear_algebra(method=True, public=True)
+@linear_algebra(method=True, public=True, autocast=WIDE_ON_CPU)
 def cholesky_solve(input, input2, upper=False):
     """Solve ``A @ X = input`` given the Cholesky factor of ``A``.
 
@@ -86,7 +87,7 @@ def cholesky_solve(input, input2, upper=False):
     return solve_triangular(second, solve_triangular(first, input, upper=False), upper=True)
 
 
-@linear_algebra(method=True, public=True)
+@linear_algebra(method=True, public=True, autocast=WIDE_ON_CPU)
 def cholesky_inverse(input, upper=False):
     """Invert the matrices of which ``input`` is the Cholesky factor."""
     check_square("cholesky_inverse", input)
@@ -124,7 +125,7 @@ def svd(input, some=True, compute_uv=True):
     return Svd(u, eig_svd.svdvals(input), v)
 
 
-@linear_algebra(method=True, public=True)
+@linear_algebra(method=True, public=True, autocast=WIDE_ON_CPU)
 def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
     """Solve ``A @ X = input`` for a triangular ``A``.
 
@@ -156,13 +157,13 @@ def cross(input, other, dim=None):
     return matrix_functions.cross(input, other, dim=dim)
 
 
-@linear_algebra(method=True, public=True)
+@linear_algebra(method=True, public=True, autocast=WIDE_ON_CPU)
 def lu_solve(input, LU_data, LU_pivots):
     """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
     return elimination.lu_solve(LU_data, LU_pivots, input)
 
 
-@linear_algebra(method=True, public=True)
+@linear_algebra(method=True, public=True, autocast=WIDE_ON_CPU)
 def lu(A, pivot=True, get_infos=False):
     """LU decomposition: :func:`linalg.lu_factor` under an older name.
 

@@ -221,7 +221,7 @@ def _(g_out, needs, A, B, out, rcond):
 LeastSquares = named("linalg_lstsq", "solution", "residuals", "rank", "singular_values")
 
 
-@linear_algebra()
+@linear_algebra(autocast=WIDE_ON_CPU)
 def lstsq(A, B, rcond=None, *, driver=None):
     """Solve ``A @ X = B`` in the least squares sense; the minimum-norm X if not unique.
 

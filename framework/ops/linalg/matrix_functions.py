@@ -150,7 +150,7 @@ def multi_dot(tensors):
     return out.squeeze(0) if first.ndim == 1 else out
 
 
-@linear_algebra()
+@linear_algebra(autocast="low")
 def vecdot(x, y, *, dim=-1):
     """Compute the dot product of vectors along ``dim``: ``conj(x) * y``, summed."""
     return (conjugate(x) * y).sum(dim)

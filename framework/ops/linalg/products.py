@@ -9,6 +9,7 @@ import builtins
 from math import prod
 
 from ...tensor import Tensor
+from ..autocast_policy import WIDE_ON_CPU
 from ..elementwise.arithmetic import conjugate
 from ..inplace import into
 from ..registry import function
@@ -55,7 +56,7 @@ def bmm(input, mat2, *, out=None):
     return matmul(input, mat2, out=out)
 
 
-@function(method=True)
+@function(method=True, autocast={"cpu": "keep", "cuda": "low"})
 def mv(input, vec, *, out=None):
     """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
     need_dims("mv", input=(input, 2), vec=(vec, 1))
@@ -71,14 +72,14 @@ def _dot_args(name, input, other):
         )
 
 
-@function(method=True)
+@function(method=True, autocast={"cpu": "keep", "cuda": "promote"})
 def dot(input, tensor, *, out=None):
     """Compute the dot product of two vectors."""
     _dot_args("dot", input, tensor)
     return matmul(input, tensor, out=out)
 
 
-@function(method=True)
+@function(method=True, autocast={"cpu": "keep", "cuda": "promote"})
 def vdot(input, other, *, out=None):
     """Compute the dot product of two vectors, with ``input`` conjugated."""
     _dot_args("vdot", input, other)
@@ -96,7 +97,7 @@ def inner(input, other, *, out=None):
             f"{tuple(input.shape)} and other {tuple(other.shape)}. Transpose one."
         )
     if input.ndim == other.ndim == 1:
-        return matmul(input, other, out=out)
+        return dot(input, other, out=out)
     return tensordot(input, other, ([-1], [-1]), out=out)
 
 
@@ -147,7 +148,7 @@ def chain_matmul(*matrices, out=None):
     return into(out, result)
 
 
-@function()
+@function(autocast={"cuda": "promote"})
 def tensordot(a, b, dims=2, out=None):
     """Contract several dimensions of two tensors at once.
 
@@ -194,8 +195,11 @@ def tensordot(a, b, dims=2, out=None):
     inner_size = prod(a.shape[d] for d in of_a)
     left = a.permute(*free_a, *of_a).reshape(prod(shape_a), inner_size)
     right = b.permute(*of_b, *free_b).reshape(inner_size, prod(shape_b))
-    result = matmul(left, right).reshape(*shape_a, *shape_b)
-    return into(out, result)
+    if len(left) == 1 == right.shape[1]:
+        result = dot(left.reshape(-1), right.reshape(-1))
+    else:
+        result = matmul(left, right)
+    return into(out, result.reshape(*shape_a, *shape_b))
 
 
 @function(method=True)
@@ -210,7 +214,7 @@ def kron(input, other, *, out=None):
     return into(out, result)
 
 
-@function(method=True)
+@function(method=True, autocast=WIDE_ON_CPU)
 def trace(input):
     """Compute the trace of a matrix: the sum of its diagonal."""
     if input.ndim != 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...kernels.common.copy import place
+from ..autocast_policy import WIDE_ON_CPU, casts
 from ..registry import function, op
 from .cat import atleast_2d, cat
 from .pad_border import _pad_border
@@ -81,15 +82,21 @@ def pad(input, pad, mode="constant", value=None):
         if input.dtype.category < 2 and value is not None:
             value = int(value)
         return _pad(input, before=before, after=after, value=0 if value is None else value)
-    ends = _ENDS.get(mode)
-    if ends is None:
+    if mode not in _ENDS:
         raise NotImplementedError(
             f"pad: Unrecognised padding mode {mode}. Use constant, reflect, replicate or circular."
         )
     if value not in (None, 0, 0.0):
         raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
+    if mode == "replicate" or (mode == "reflect" and len(pad) < 6):
+        return _extended_wide(input, pad, mode)
+    return _extended(input, pad, mode)
+
+
+def _extended(input, pad, mode):
     if input.numel() and not any(p < 0 for p in pad):
         return _around(input, pad, mode)
+    ends = _ENDS[mode]
     for k in range(0, len(pad), 2):
         dim = input.ndim - 1 - k // 2
         left, right = pad[k], pad[k + 1]
@@ -109,6 +116,9 @@ def pad(input, pad, mode="constant", value=None):
             head, tail = ends(whole if mode == "replicate" else input, dim, left, right)
             input = cat([x for x in (head, input, tail) if x is not None], dim)
     return input
+
+
+_extended_wide = casts(WIDE_ON_CPU)(_extended)
 
 
 @function()

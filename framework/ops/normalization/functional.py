@@ -52,7 +52,7 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_
     return layer_norm_view(input, weight, bias, (rows, n), (1,), (1, n), eps)
 
 
-@function()
+@function(autocast=WIDE_ON_CUDA)
 def rms_norm(input, normalized_shape, weight=None, eps=None):
     """RMS normalization over the last dimensions, then scale.
 
@@ -73,6 +73,8 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
         Zhang, Sennrich: "Root Mean Square Layer Normalization", 2019.
     """
     wanted = _normalized("rms_norm", input, normalized_shape, weight=weight)
+    if weight is not None and weight.dtype is not input.dtype:  # the result is of the input's
+        weight = weight.to(float32 if input.dtype.is_half else input.dtype)
     n = prod(wanted)
     rows = prod(input.shape[: input.ndim - len(wanted)])
     if eps is None:

@@ -13,6 +13,7 @@ from math import prod
 from ...dtypes import bool_, int64
 from ...kernels.common.layout import contiguous
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CPU
 from ..convolution.functional import several
 from ..creation.from_data import tensor
 from ..indexing.index_put import take
@@ -143,7 +144,7 @@ def _pool(nd, input, kernel_size, output_size, output_ratio, draws):
     return _fractional_max_pool(input, draws.detach(), kernel, size)
 
 
-@function(public=False, deep=True)
+@function(public=False, deep=True, autocast=WIDE_ON_CPU)
 def fractional_max_pool2d(
     input,
     kernel_size,
@@ -173,7 +174,7 @@ def fractional_max_pool2d(
     return (found[0], found[1].to(int64)) if return_indices else found[0]
 
 
-@function(public=False, deep=True)
+@function(public=False, deep=True, autocast=WIDE_ON_CPU)
 def fractional_max_pool3d(
     input,
     kernel_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import int64
+from ..autocast_policy import WIDE_ON_CPU
 from ..convolution.functional import several
 from ..indexing.where import _where
 from ..registry import function
@@ -70,7 +71,7 @@ def max_pool2d(
     return _max_pool_nd(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-@function()
+@function(autocast=WIDE_ON_CPU)
 def max_pool3d(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
@@ -128,7 +129,7 @@ def avg_pool2d(
     )
 
 
-@function()
+@function(autocast=WIDE_ON_CPU)
 def avg_pool3d(
     input,
     kernel_size,
@@ -213,7 +214,7 @@ def adaptive_avg_pool2d(input, output_size):
     return _adaptive_avg("adaptive_avg_pool2d", 2, input, output_size)
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def adaptive_avg_pool3d(input, output_size):
     """Apply adaptive average pooling to ``output_size`` (one int or three)."""
     return _adaptive_avg("adaptive_avg_pool3d", 3, input, output_size)
@@ -231,7 +232,7 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
     return _adaptive_max("adaptive_max_pool2d", 2, input, output_size, return_indices)
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def adaptive_max_pool3d(input, output_size, return_indices=False):
     """Apply adaptive max pooling to ``output_size`` (one int or three)."""
     return _adaptive_max("adaptive_max_pool3d", 3, input, output_size, return_indices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import int64
+from ..autocast_policy import WIDE_ON_CPU
 from ..convolution.functional import several
 from ..creation.fill import zeros
 from ..registry import function
@@ -71,7 +72,7 @@ def _unpool(nd, input, indices, kernel_size, stride, padding, output_size):
     return flat.reshape(*lead, *size)
 
 
-@function(public=False, deep=True)
+@function(public=False, deep=True, autocast=WIDE_ON_CPU)
 def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
     """Compute the partial inverse of max pooling over the last dimension.
 
@@ -96,13 +97,13 @@ def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_siz
     return _unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
-@function(public=False, deep=True)
+@function(public=False, deep=True, autocast=WIDE_ON_CPU)
 def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
     """Compute the partial inverse of 2d max pooling; arguments as :func:`max_unpool1d`."""
     return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
-@function(public=False, deep=True)
+@function(public=False, deep=True, autocast=WIDE_ON_CPU)
 def max_unpool3d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
     """Compute the partial inverse of 3d max pooling; arguments as :func:`max_unpool1d`."""
     return _unpool(3, input, indices, kernel_size, stride, padding, output_size)

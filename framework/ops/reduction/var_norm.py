@@ -11,6 +11,7 @@ from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
+from ..creation.fill import complex as paired
 from ..inplace import into
 from ..registry import function, op
 from ..signatures import per_element
@@ -141,7 +142,11 @@ def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=N
     """
     dims, correction = _moments("std", input, dim, unbiased, correction)
     if input.is_complex():
-        return into(out, var(input, dims, None, keepdim, correction=correction).sqrt())
+        parts = [
+            _std(p, dim=dims, keepdim=keepdim, correction=correction)
+            for p in (input.real, input.imag)
+        ]
+        return into(out, paired(*parts).abs())  # whose gradient is 0, not NaN, at 0
     return _std(input, dim=dims, keepdim=keepdim, correction=correction, out=out)
 
 

@@ -105,7 +105,6 @@ def _r2c_samples(make):
         _half_of(input.shape, dims[-1]), input.dtype.to_complex()
     ),
     flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2,
-    autocast=WIDE_ON_CPU,
 )
 def _fft_r2c(xp, input, *, dims, norm):
     """Real-to-complex Fourier transform; the last dim keeps its non-negative frequencies."""
@@ -272,7 +271,7 @@ def _complex_1d(name, input, n, dim, norm, inverse, out):
     return into(out, _fft_c2c(x, dims=(d,), norm=_norm_of(norm), inverse=inverse))
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def fft(input, n=None, dim=-1, norm=None, *, out=None):
     """Compute the discrete Fourier transform along one dim.
 
@@ -298,13 +297,13 @@ def fft(input, n=None, dim=-1, norm=None, *, out=None):
     return _complex_1d("fft", input, n, dim, norm, False, out)
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def ifft(input, n=None, dim=-1, norm=None, *, out=None):
     """Compute the inverse Fourier transform along one dim; "backward" (None) divides by n."""
     return _complex_1d("ifft", input, n, dim, norm, True, out)
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def rfft(input, n=None, dim=-1, norm=None, *, out=None):
     """Compute the Fourier transform of real input along one dim: frequencies 0 to n // 2."""
     x = _promoted("rfft", input, False)
@@ -318,14 +317,14 @@ def _real_1d(name, x, n, d, norm):
     return _fft_c2r(_fit(x, (d,), (n // 2 + 1,)), dims=(d,), size=n, norm=norm)
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def irfft(input, n=None, dim=-1, norm=None, *, out=None):
     """Compute the inverse of ``rfft``: ``n`` real numbers (by default an even number)."""
     x = _promoted("irfft", input, True)
     return into(out, _real_1d("irfft", x, n, _one_dim("irfft", x, dim), _norm_of(norm)))
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def hfft(input, n=None, dim=-1, norm=None, *, out=None):
     """Compute the Fourier transform of a Hermitian signal given by its first half; it is real."""
     x = _promoted("hfft", input, True).conj()
@@ -333,7 +332,7 @@ def hfft(input, n=None, dim=-1, norm=None, *, out=None):
     return into(out, _real_1d("hfft", x, n, d, _ADJOINT[_norm_of(norm)]))
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def ihfft(input, n=None, dim=-1, norm=None, *, out=None):
     """Compute the inverse of ``hfft``: the first half of the signal."""
     x = _promoted("ihfft", input, False)
@@ -353,7 +352,7 @@ def _complex_nd(name, input, s, dim, norm, inverse, out):
     return into(out, _fft_c2c(x, dims=dims, norm=norm, inverse=inverse) if dims else x.clone())
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def fftn(input, s=None, dim=None, norm=None, *, out=None):
     """Compute the discrete Fourier transform over several dims.
 
@@ -367,7 +366,7 @@ def fftn(input, s=None, dim=None, norm=None, *, out=None):
     return _complex_nd("fftn", input, s, dim, norm, False, out)
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def ifftn(input, s=None, dim=None, norm=None, *, out=None):
     """Compute the inverse Fourier transform over several dims."""
     return _complex_nd("ifftn", input, s, dim, norm, True, out)
@@ -387,13 +386,13 @@ def _real_nd(name, x, s, dim, norm):
     return _fft_c2r(x, dims=dims, size=last, norm=norm)
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def rfftn(input, s=None, dim=None, norm=None, *, out=None):
     """Compute the Fourier transform of real input over several dims; half the last dim is kept."""
     return into(out, _half_nd("rfftn", input, s, dim, _norm_of(norm)))
 
 
-@function(public=False)
+@function(public=False, autocast=WIDE_ON_CPU)
 def irfftn(input, s=None, dim=None, norm=None, *, out=None):
     """Compute the inverse of ``rfftn``; ``s[-1]`` tells an odd last size from an even one."""
     x = _promoted("irfftn", input, True)

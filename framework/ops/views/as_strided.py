@@ -292,12 +292,16 @@ def _(g, input_spec, size, stride, start, geometry):
     start += first
     length = max(start + _extent(size, stride), first + _extent(shape, geometry))
     flat = zeros((length,), dtype=g.dtype, device=g.device)
-    if _overlaps(size, stride):
+    by_index = g._spec.runs is not None  # inside vmap, where samples have no memory of their own
+    if by_index or _overlaps(size, stride):
         where = _flat_indices(size, stride, start, g.device)
         flat = flat.index_add(0, where, g.reshape(-1))
     else:
         flat.as_strided(size, stride, start).copy_(g)
-    out = flat.as_strided(shape, geometry, first)
+    if by_index:
+        out = flat[_flat_indices(shape, geometry, first, g.device)].reshape(shape)
+    else:
+        out = flat.as_strided(shape, geometry, first)
     if _overlaps(shape, geometry):  # elements that share memory share its gradient
         where = _flat_indices(shape, geometry, first, g.device)
         counts = zeros((length,), dtype=g.dtype, device=g.device).index_add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...dtypes import COMPLEX, FLOAT
 from ...kernels.common.strided import strided
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CPU
 from ..registry import FUNCTIONS, op
 
 
@@ -54,7 +55,13 @@ def _as_complex_samples(make):
         yield (make(*shape).double(),), {}
 
 
-@op(view=True, infer=_as_complex_infer, samples=_as_complex_samples, method=False)
+@op(
+    view=True,
+    infer=_as_complex_infer,
+    samples=_as_complex_samples,
+    method=False,
+    autocast=WIDE_ON_CPU,
+)
 def view_as_complex(xp, input):
     """View pairs of real numbers, the last dim, as complex ones."""
     if input.strides[-1] != input.itemsize and input.size:

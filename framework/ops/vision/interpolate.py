@@ -20,6 +20,7 @@ import numpy as np
 from ...dtypes import FLOAT, uint8
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.schedule import parallel_rows
+from ..autocast_policy import WIDE_ON_CUDA, casts
 from ..indexing.index_put import take
 from ..pooling.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from ..registry import function, op
@@ -308,32 +309,27 @@ def interpolate(
             f"interpolate: mode {mode} is not implemented for {input.dtype}. Convert the input "
             "with .float()."
         )
+    return _resampled(input, sizes, scales, kind, bool(align_corners), antialias)
+
+
+@casts(WIDE_ON_CUDA)
+def _resampled(input, sizes, scales, kind, align, antialias):
     if antialias:
         kind = "smooth " + kind
         if tuple(input.shape[2:]) == sizes:
             return input.clone()  # as PyTorch, whatever the scale
-    if whole:
-        out = input
+    out = input
+    if input.dtype is uint8 and not kind.startswith("nearest"):
         for d in (1, 0):
             if sizes[d] != input.shape[d + 2]:  # whatever the scale
-                out = _resized_bytes(out, d + 2, sizes[d], kind, bool(align_corners), scales[d])
+                out = _resized_bytes(out, d + 2, sizes[d], kind, align, scales[d])
         return out.clone() if out is input else out
-    if ndim and input.dtype.is_half:  # several steps, rounded once
-        wide = interpolate(
-            input.float(),
-            size,
-            scale_factor,
-            mode,
-            align_corners,
-            recompute_scale_factor,
-            antialias,
-        )
-        return wide.to(input.dtype)
-    out = input
+    if input.dtype.is_half and not kind.startswith("nearest"):  # several steps, rounded once
+        return _resampled(input.float(), sizes, scales, kind, align, antialias).to(input.dtype)
     # The dim that shrinks most goes first: less to do for the others.
     for d in sorted(range(input.ndim - 2), key=lambda d: sizes[d] / input.shape[d + 2]):
         if sizes[d] != input.shape[d + 2] or scales[d] not in (None, 1.0):
-            out = _resize(out, d + 2, sizes[d], kind, bool(align_corners), scales[d], False)
+            out = _resize(out, d + 2, sizes[d], kind, align, scales[d], False)
     return out.clone() if out is input else out
 
 

@@ -1,7 +1,8 @@
 """Values and two orders of gradient where formulas meet 0 / 0, infinity, NaN or a bend.
 
 The numbers are those of PyTorch 2.13 on the CPU, which
-``tests/parity/test_edge_values.py`` compares on a grid.
+``tests/parity/test_edge_values.py`` compares on a grid; for sinc those of its series, where PyTorch
+has no second gradient.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def orders(function, *numbers):
         (lt.atan2, (0.0, 0.0), [0, 0], [NAN, NAN]),
         (lt.atan2, (0.0, SMALL), [0, 0], [NAN, NAN]),
         (lt.atan2, (1.0, 0.0), [0, -1], [0, 0]),
-        (lt.sinc, (0.0,), [0], [NAN]),
-        (lt.sinc, (SMALL,), [0], [NAN]),
-        (lt.sinc, (1e-200,), [0], [NAN]),
+        (lt.sinc, (0.0,), [0], [-(np.pi**2) / 3]),
+        (lt.sinc, (SMALL,), [-(np.pi**2) / 3 * SMALL], [-(np.pi**2) / 3]),
+        (lt.sinc, (1e-200,), [-(np.pi**2) / 3 * 1e-200], [-(np.pi**2) / 3]),
         (lambda x: x.clamp(-1, 1), (NAN,), [0], [0]),
         (lambda x: x.clamp(-1, 1), (1.0,), [1], [0]),
         (lambda x: x.clamp(min=0), (INF,), [1], [0]),

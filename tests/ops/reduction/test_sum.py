@@ -89,6 +89,10 @@ def test_product_gradient_is_right_at_zeros():
 def test_norm_has_no_gradient_at_zero_and_neither_has_std():
     assert gradient(lambda x: x.norm(), [0, 0]) == [0, 0]
     assert gradient(lambda x: x.std(), [1, 1, 1]) == [0, 0, 0]
+    same = lt.full((3,), 1 + 2j, dtype=lt.complex128, requires_grad=True)
+    for correction in (0, 1):
+        (found,) = lt.autograd.grad(same.std(correction=correction), same)
+        assert found.tolist() == [0, 0, 0]
 
 
 def test_second_gradient_of_a_norm_at_zero_is_finite():
