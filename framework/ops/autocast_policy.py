@@ -22,6 +22,7 @@ from .templates import compiled, passed
 LOW = (bfloat16, float16)
 WIDE_ON_CUDA = {"cuda": "float32"}  # of ops that PyTorch lists for one device
 WIDE_ON_CPU = {"cpu": "float32"}
+_LIKE: dict[Any, str] = {"sim": "cuda", "meta": "cpu"}  # devices that policies do not name
 
 
 class _Thread(threading.local):
@@ -124,7 +125,7 @@ def _region(inputs: tuple[Any, ...], mapping: dict[str, dtype]) -> tuple[Any, dt
     if kind == "meta" and kind not in mapping:
         kind = next(reversed(mapping))
     low = None if kind is None else mapping.get(kind)
-    return "cuda" if kind == "sim" else kind, low
+    return _LIKE.get(kind, kind), low
 
 
 def eligible(x: Any) -> bool:

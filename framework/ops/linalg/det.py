@@ -79,14 +79,23 @@ def _cofactors(xp, A):
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
     # By singular values: nothing is divided. Each is replaced by the product of the others.
-    u, s, vh = converging(xp, "linalg.svd", linalg(xp, A).svd, A)
+    finite, u, s, vh = _svd_of_finite(xp, A)
     others = xp.ones(s.shape, dtype=s.dtype)
     for k in range(s.shape[-1]):
         others[..., :k] *= s[..., k : k + 1]
         others[..., k + 1 :] *= s[..., k : k + 1]
     sign = linalg(xp, u).det(u) * linalg(xp, vh).det(vh)
     left = xp.conj(u) * others[..., None, :]
-    return xp.matmul(left, xp.conj(vh)) * xp.asarray(sign)[..., None, None]
+    return xp.matmul(left, xp.conj(vh)) * xp.asarray(sign)[..., None, None] * finite
+
+
+def _svd_of_finite(xp, A):
+    # And 1 for each matrix, or NaN for one that is not finite: this has no singular values.
+    finite = xp.isfinite(A).all(axis=(-2, -1), keepdims=True)
+    if not finite.all():
+        A = xp.where(finite, A, xp.zeros_like(A))
+    factor = xp.where(finite, 1, xp.nan).astype(A.real.dtype)
+    return factor, *converging(xp, "linalg.svd", linalg(xp, A).svd, A)
 
 
 @_cofactors.kernel("cpu", when=small)
@@ -151,7 +160,7 @@ def _cofactors_slope(xp, A, P):
     """
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
-    u, s, vh = converging(xp, "linalg.svd", linalg(xp, A).svd, A)
+    finite, u, s, vh = _svd_of_finite(xp, A)
     n = s.shape[-1]
     # The product of all singular values but two, which are different ones.
     others = xp.ones(A.shape, dtype=s.dtype)
@@ -168,7 +177,8 @@ def _cofactors_slope(xp, A, P):
     total = xp.matmul(others.astype(A.dtype), along[..., None])[..., 0]
     for k in range(n):
         middle[..., k, k] += total[..., k]
-    return xp.matmul(xp.matmul(xp.conj(u), middle), xp.conj(vh)) * xp.asarray(sign)[..., None, None]
+    slope = xp.matmul(xp.matmul(xp.conj(u), middle), xp.conj(vh))
+    return slope * xp.asarray(sign)[..., None, None] * finite
 
 
 @_cofactors_slope.vjp("P")

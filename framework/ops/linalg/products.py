@@ -138,14 +138,15 @@ def chain_matmul(*matrices, out=None):
                 for k in range(i, j)
             )
 
-    def chain(i, j):
-        if i == j:
-            return matrices[i]
-        k = cost[i, j][1]
-        return matmul(chain(i, k), chain(k + 1, j))
+    return into(out, _chained(matrices, cost, 0, count - 1))
 
-    result = chain(0, count - 1)
-    return into(out, result)
+
+def _chained(matrices, cost, i, j):
+    # No closure, which would be a cycle that keeps the matrices until the collector comes.
+    if i == j:
+        return matrices[i]
+    k = cost[i, j][1]
+    return matmul(_chained(matrices, cost, i, k), _chained(matrices, cost, k + 1, j))
 
 
 @function(autocast={"cuda": "promote"})

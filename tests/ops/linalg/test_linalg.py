@@ -378,3 +378,40 @@ def test_combinations_are_those_of_itertools():
                 found = lt.combinations(lt.arange(n), r, name.endswith("replacement"))
                 assert found.shape == (len(expected), r)
                 assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 3, 3), (40, 40), (3000, 2, 2)])
+@pytest.mark.parametrize("number", [lt.nan, lt.inf])
+def test_a_determinant_that_is_not_finite_has_such_gradients(shape, number):
+    x = lt.randn(shape, dtype=lt.float64)
+    x.view(-1)[1] = number
+    x.requires_grad_()
+    (first,) = lt.autograd.grad(lt.linalg.det(x).sum(), x, create_graph=True)
+    (second,) = lt.autograd.grad(first.sum(), x)
+    for found in (first, second):
+        rows = found.reshape(-1, shape[-1] ** 2).isfinite().all(1)
+        assert not rows[0]
+        assert rows[1:].all()
+
+
+@pytest.mark.parametrize(("size", "number"), [(3, lt.nan), (40, lt.nan), (40, lt.inf)])
+def test_singular_values_of_numbers_that_are_not_finite_are_refused(size, number):
+    x = lt.eye(size, dtype=lt.float64)
+    x[0, 1] = number
+    for function in (lt.linalg.svdvals, lt.linalg.svd, lt.linalg.matrix_rank, lt.linalg.pinv):
+        with pytest.raises(lt.linalg.LinAlgError, match="non-finite"):
+            function(x)
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.complex128])
+@pytest.mark.parametrize("place", [0, 1, 40, 777])
+def test_systems_of_matrices_with_infinity_have_no_finite_solution(dtype, place):
+    x = lt.randn(3, 40, 40, dtype=dtype) + 9 * lt.eye(40)
+    x[1].view(-1)[place] = lt.inf
+    for found in (lt.linalg.inv(x), lt.linalg.solve(x, lt.ones(40, 2, dtype=dtype))):
+        assert found.isfinite().all((1, 2)).tolist() == [True, False, True]
+
+
+def test_a_chain_of_products_is_let_go_without_the_collector(leak_check):
+    x = lt.randn(3, 4)
+    lt.linalg.multi_dot([x, x.mT, x])

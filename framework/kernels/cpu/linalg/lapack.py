@@ -167,18 +167,25 @@ def slogdet(a: Any) -> tuple[Any, Any]:
     return signs.astype(a.dtype).reshape(batch), logs.astype(real).reshape(batch)
 
 
+def _overflowed(triangles: Any) -> Any:
+    # Which matrices have an infinite pivot: what is divided by it is 0, and looks like a result.
+    return ~np.isfinite(np.diagonal(triangles, 0, -2, -1)).all(-1)
+
+
 def inv(a: Any) -> Any:
     """Invert matrices."""
     out = _rows(a)
     kind, n = a.dtype.char, a.shape[-1]
     pivots, info = _eliminate(out)
     _check(info.any(), "Singular matrix")
+    overflowed = _overflowed(out)
     size = _workspace("getri", kind, n)
     work = np.empty(size, kind)
     getri = _routine("getri", kind)
     at, step, order, each = out.ctypes.data, out.strides[0], pivots.ctypes.data, pivots.strides[0]
     for k in range(len(out)):
         getri(n, at + k * step, n, order + k * each, work.ctypes.data, size)
+    out[overflowed] = np.nan
     return out.reshape(a.shape)
 
 
@@ -198,6 +205,7 @@ def solve(a: Any, b: Any) -> Any:
     place, wide = out.ctypes.data, out.strides[0]
     for k, i in enumerate(of):
         getrs(b"T", n, columns, at + i * step, n, order + i * each, place + k * wide, n)
+    out[_overflowed(triangles)[of]] = np.nan
     return np.swapaxes(out, -1, -2).reshape(*batch, n, columns)
 
 
@@ -299,6 +307,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """Decompose by singular values: (u, s, vh), or s alone without ``compute_uv``."""
     m, n = a.shape[-2:]
     kind, few, batch = a.dtype.char, min(m, n), a.shape[:-2]
+    _check(not np.isfinite(a).all(), "SVD did not converge")  # LAPACK reports NaN, not infinity
     source = _rows(a)
     real = a.real.dtype
     wide, high = (n, m) if full_matrices else (few, few)
