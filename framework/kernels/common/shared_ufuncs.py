@@ -127,8 +127,10 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     # Whether the ufunc's own loop did it, called from compiled code.
     name = ufunc.__name__
     fills = name in _FILLED
-    repeated = any(getattr(x, "size", out.size) < out.size for x in inputs)  # slow in NumPy
-    if not (fills or repeated or threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1):
+    arrays = [x for x in (*inputs, out) if isinstance(x, np.ndarray)]
+    repeated = any(x.size < out.size for x in arrays)  # slow in NumPy
+    work = out.size if all(x.flags.c_contiguous for x in arrays) else 2 * out.size  # rows apart
+    if not (fills or repeated or threads.workers(work, out.size, thresholds.UFUNC_THREAD) > 1):
         return False
     if not rows_known() or not out.flags.aligned:
         return False

@@ -23,7 +23,7 @@ from .linalg.gemm import NAMES, call_gemm
 from .random.philox import kept_rows
 from .support import work_pool
 from .support.jit import FUSED, compiled, part
-from .support.memory import vector_at
+from .support.memory import matrix_at, vector_at
 
 _PLAIN, _TRANSPOSED = 111, 112
 _ONE, _ZERO = np.float32(1), np.float32(0)
@@ -35,6 +35,15 @@ def _at(x: Any, b: int, h: int, row: int) -> Any:
     # The address of a row, and elements from row to row; a single row may have any stride.
     address = x.ctypes.data + b * x.strides[0] + h * x.strides[1] + row * x.strides[2]
     return address, max(x.strides[2] // 4, x.shape[3])
+
+
+@part
+def _clear(at: Any, rows: int, columns: int, like: Any) -> None:
+    # Fill a matrix, which is (address, step), with zeros.
+    for i in range(rows):
+        row = vector_at(at[0] + 4 * i * at[1], columns, like)
+        for j in range(columns):
+            row[j] = _ZERO
 
 
 @part
@@ -61,8 +70,8 @@ def _rows_of(mask: Any, b: int, h: int, first: int) -> Any:
 def _keep(room: Any, dropout: Any, row: int, n: int, columns: int, keys: int) -> Any:
     # Which elements of a block dropout keeps, numbered among all scores; (0, 0) if it keeps all.
     if room.size == 0:
-        return room.reshape(0, 0)
-    keep = room[: n * columns].reshape(n, columns)
+        return matrix_at(room.ctypes.data, 0, 0, room)
+    keep = matrix_at(room.ctypes.data, n, columns, room)
     seed, counter, threshold = np.uint64(dropout[0]), np.uint64(dropout[1]), np.uint64(dropout[2])
     kept_rows(keep, seed, counter, row * keys, keys, threshold)
     return keep
@@ -109,7 +118,7 @@ def forward(
         for first in range(0, rows, lines):
             n = min(lines, rows - first)
             columns = min(first + n, keys) if causal else keys
-            s = room[: n * columns].reshape(n, columns)
+            s = matrix_at(room.ctypes.data, n, columns, room)
             scores = s.ctypes.data, columns
             for h in range(g * shared, (g + 1) * shared):
                 sizes = n, columns, size
@@ -174,12 +183,13 @@ def backward(
     for unit in range(start, stop):
         b, g = unit // key_heads, unit % key_heads
         at_key, at_value = _at(key, b, g, 0), _at(value, b, g, 0)
-        dk[b, g, :, :] = _ZERO
-        dv[b, g, :, :] = _ZERO
+        _clear(_at(dk, b, g, 0), keys, size, dots)
+        _clear(_at(dv, b, g, 0), keys, wide, dots)
         for first in range(0, rows, lines):
             n = min(lines, rows - first)
             columns = min(first + n, keys) if causal else keys
-            s, t = room[: n * columns].reshape(n, columns), other[: n * columns].reshape(n, columns)
+            s = matrix_at(room.ctypes.data, n, columns, room)
+            t = matrix_at(other.ctypes.data, n, columns, other)
             dot = dots[:n]
             p, q = (s.ctypes.data, columns), (t.ctypes.data, columns)
             for h in range(g * shared, (g + 1) * shared):
