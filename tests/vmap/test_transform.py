@@ -223,7 +223,8 @@ def test_a_write_into_what_samples_share_is_refused_before_it_happens(x):
         (lambda a: a.sum().backward(), "lowtide.func.grad"),
         (lambda a: a + lt.rand(3), "randomness error mode"),
         (lambda a: F.dropout(a), "randomness error mode"),
-        (lambda a: a.as_strided((2,), (1,)), "as_strided"),
+        (lambda a: a.as_strided((4,), (1,)), "out of bounds for a sample of 3 elements"),
+        (lambda a: a.storage_offset(), "storage_offset"),
         (lambda a: a.t_(), "not possible inside vmap|no setter|inside vmap"),
     ],
 )
@@ -303,3 +304,25 @@ def test_a_power_of_a_number_is_that_of_each_sample(exponent, dtype):
 def test_a_negative_power_of_integers_is_refused():
     with pytest.raises(RuntimeError, match="negative integer powers"):
         vmap(lambda a: a**-1)(lt.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    "place", [((2, 2), (1, 1)), ((2,), (2,), 1), ((3, 2), (1, 0)), ((0,), (9,), 5)]
+)
+def test_a_strided_view_of_each_sample(dim, place):
+    x = lt.randn(3, 4, dtype=lt.float64).movedim(0, dim).contiguous().movedim(dim, 0)
+    samples = [s.clone() for s in x]
+    if dim:  # a sample's elements lie three apart
+        samples = [s.expand(3, 4).mT.contiguous()[:, 0] for s in x]
+    size, stride, *start = place
+    stride = tuple(s * (3 if dim else 1) for s in stride)
+    start = [s * (3 if dim else 1) for s in start]
+
+    def f(a):
+        return a.as_strided(size, stride, *start) * 2
+
+    expected = [f(s) for s in samples]
+    assert lt.equal(vmap(f)(x), lt.stack(expected))
+    found = vmap(grad(lambda a: f(a).square().sum()))(x)
+    assert lt.allclose(found, lt.stack([grad(lambda a: f(a).square().sum())(s) for s in samples]))

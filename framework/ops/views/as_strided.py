@@ -332,6 +332,8 @@ def as_strided(input, size, stride, storage_offset=None):
     Raises:
         RuntimeError: It would reach outside the storage.
     """
+    if hasattr(input, "_levels"):  # a sample inside vmap
+        return input.as_strided(size, stride, storage_offset)
     here = input.storage_offset()
     start = here if storage_offset is None else int(storage_offset)
     size, stride = tuple(map(int, size)), tuple(map(int, stride))
@@ -344,6 +346,8 @@ def as_strided(input, size, stride, storage_offset=None):
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start} are "
             f"out of bounds for storage of {available} elements."
         )
+    if 0 in size:  # it has no place in memory
+        start = here
     if start < here and input._viewed is not None:
         # A view can be replayed only forward: start from its base.
         if isinstance(input._viewed.tracked, OfFunction):
