@@ -208,35 +208,8 @@ class Batched(Tensor):
         _no_memory(".data_ptr()")
 
     def storage_offset(self) -> int:
-        """Not supported."""
-        _no_memory(".storage_offset()")
-
-    def as_strided(self, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
-        """Return a view of each sample with any shape and strides, within its own elements.
-
-        Args:
-            size: The shape.
-            stride: The steps.
-            storage_offset: Where it starts in the first sample; None for where that does.
-
-        Raises:
-            RuntimeError: It would reach outside of a sample.
-        """
-        value, depth = self._value, len(self._levels)
-        size, stride = tuple(map(int, size)), tuple(map(int, stride))
-        here, own = value.storage_offset(), value.stride()
-        start = here if storage_offset is None else int(storage_offset)
-        last = start - here + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-        most = sum((n - 1) * s for n, s in zip(self.shape, own[depth:], strict=True))
-        if 0 not in size and not (here <= start and last <= most):
-            raise RuntimeError(
-                f"vmap: as_strided with sizes {list(size)}, strides {list(stride)} and storage "
-                f"offset {start - here} is out of bounds for a sample of {most + 1} elements in "
-                "memory. Stay within the sample's own elements."
-            )
-        whole = (*value.shape[:depth], *size)
-        found = value.as_strided(whole, (*own[:depth], *stride), start)
-        return batched(found, self._levels)
+        """Return where the first sample begins in memory, in elements."""
+        return self._value.storage_offset()
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Not supported: it would add the gradients of all samples up."""

@@ -226,6 +226,15 @@ def _(call: Any) -> Any:
     return call.run([call.front(0)], changed)
 
 
+@own("_as_strided")
+def _(call: Any) -> Any:
+    value, changed = call.front(0), dict(call.attributes)
+    steps = tuple(value.stride())
+    changed["size"] = (*call.sizes, *changed["size"])
+    changed["stride"] = (*steps[: len(call.levels)], *changed["stride"])
+    return call.run([value], {**changed, "geometry": steps})
+
+
 @own("_pad", "_pad_border", "_pad_border_grad")
 def _(call: Any) -> Any:
     none = (0,) * len(call.levels)

@@ -224,7 +224,6 @@ def test_a_write_into_what_samples_share_is_refused_before_it_happens(x):
         (lambda a: a + lt.rand(3), "randomness error mode"),
         (lambda a: F.dropout(a), "randomness error mode"),
         (lambda a: a.as_strided((4,), (1,)), "out of bounds for a sample of 3 elements"),
-        (lambda a: a.storage_offset(), "storage_offset"),
         (lambda a: a.t_(), "not possible inside vmap|no setter|inside vmap"),
     ],
 )

@@ -332,19 +332,20 @@ def as_strided(input, size, stride, storage_offset=None):
     Raises:
         RuntimeError: It would reach outside the storage.
     """
-    if hasattr(input, "_levels"):  # a sample inside vmap
-        return input.as_strided(size, stride, storage_offset)
     here = input.storage_offset()
     start = here if storage_offset is None else int(storage_offset)
     size, stride = tuple(map(int, size)), tuple(map(int, stride))
     _need_pairs(size, stride)
     if start < 0:
         raise RuntimeError(f"as_strided: Negative offsets are not supported; got {start}.")
-    available = _available(input)
-    if start + _extent(size, stride) > available and 0 not in size:
+    if hasattr(input, "_levels"):  # a sample inside vmap, which has no others' elements
+        least, most, of = here, here + _extent(input.shape, input.stride()), "a sample"
+    else:
+        least, most, of = 0, _available(input), "storage"
+    if not least <= start <= start + _extent(size, stride) <= most and 0 not in size:
         raise RuntimeError(
-            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start} are "
-            f"out of bounds for storage of {available} elements."
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset "
+            f"{start - least} are out of bounds for {of} of {most - least} elements."
         )
     if 0 in size:  # it has no place in memory
         start = here
