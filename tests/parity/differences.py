@@ -8,6 +8,7 @@ FRACTIONS = (
     "PyTorch's own addmm does."
 )
 BESSEL = "PyTorch is off by some 1e-7; lowtide's values equal mpmath's to 1e-15."
+WRAPS = "PyTorch adds neighbors in uint8, where sums above 255 wrap; lowtide's areas are exact."
 NORM = "PyTorch's second gradient of a norm at 0 is NaN; lowtide's is 0, as the first one."
 
 # Value, first or second gradient.
@@ -42,6 +43,8 @@ OTHER_DTYPES = {
         "addmv": FRACTIONS,
         "addbmm": FRACTIONS,
         "baddbmm": FRACTIONS,
+        "cumulative_trapezoid": WRAPS,
+        "trapezoid": WRAPS,
         "chalf": "There is no complex32.",
     },
     "int64": {

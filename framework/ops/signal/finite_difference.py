@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...dtypes import BOOL, INT, int64
+import functools
+
+from ...dtypes import BOOL, INT, float64, get_default_dtype, int64, promote_types, uint8
 from ...tensor import Tensor
 from ..creation.fill import ones, zeros
 from ..inplace import into
@@ -65,6 +67,17 @@ def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
 # Integrals
 
 
+def _wide(x):
+    """Return integers in float64, so that their sums and differences do not wrap."""
+    return x.to(float64) if isinstance(x, Tensor) and x.dtype.category == INT else x
+
+
+def _floating(*values):
+    """Return the dtype of a quotient of tensors among some values."""
+    found = functools.reduce(promote_types, [x.dtype for x in values if isinstance(x, Tensor)])
+    return get_default_dtype() if found.category <= INT else found
+
+
 def _steps(name, y, x, dim):
     """Return the spacing of sample points, in a shape that broadcasts with the samples."""
     if x.ndim == 1:
@@ -82,7 +95,7 @@ def _steps(name, y, x, dim):
 
 
 def _trapezoids(name, y, x, dx, dim):
-    """Twice the area between each two neighbors; None if there are no samples."""
+    """Return twice the area between each two neighbors, in float64 of integers."""
     if (isinstance(x, Tensor) and x.dtype.category == BOOL) or y.dtype.category == BOOL:
         raise RuntimeError(
             f"{name}: received a bool input for `x` or `y`, but bool is not supported"
@@ -91,9 +104,7 @@ def _trapezoids(name, y, x, dx, dim):
         raise RuntimeError(f"{name}: Currently, we only support dx as a real number")
     if x is not None and dx is not None:
         raise TypeError(f"{name}() takes either x or dx. Pass one.")
-    n = y.shape[dim]
-    if not n:
-        return None
+    y, x, n = _wide(y), _wide(x), y.shape[dim]
     both = _narrow(y, 1, dim, n - 1) + _narrow(y, 0, dim, n - 1)
     if x is not None:
         return both * _steps(name, y, x, dim)
@@ -111,10 +122,9 @@ def trapezoid(y, x=None, *, dx=None, dim=-1):
         dim: Along which.
     """
     d = normal_dim("trapezoid", dim, y.ndim)
-    trapezoids = _trapezoids("trapezoid", y, x, dx, d)
-    if trapezoids is None:
+    if not y.shape[d]:
         return zeros((*y.shape[:d], *y.shape[d + 1 :]), dtype=y.dtype, device=y.device)
-    return trapezoids.sum(d) / 2
+    return (_trapezoids("trapezoid", y, x, dx, d).sum(d) / 2).to(_floating(y, x))
 
 
 @function()
@@ -127,8 +137,10 @@ def trapz(y, x=None, *, dx=None, dim=-1):
 def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
     """Integrate samples from the first to each other one, by the trapezoidal rule."""
     d = normal_dim("cumulative_trapezoid", dim, y.ndim)
-    trapezoids = _trapezoids("cumulative_trapezoid", y, x, dx, d)
-    return y.clone() if trapezoids is None else trapezoids.cumsum(d) / 2
+    if not y.shape[d]:
+        return y.clone()
+    found = _trapezoids("cumulative_trapezoid", y, x, dx, d).cumsum(d) / 2
+    return found.to(_floating(y, x))
 
 
 # Derivatives
@@ -207,6 +219,8 @@ def gradient(input, *, spacing=1, dim=None, edge_order=1):
     Returns:
         A tuple with a tensor in the shape of ``input`` for each dim.
     """
+    if input.dtype is uint8:
+        raise RuntimeError("torch.gradient does not support uint8 input. Convert it with .float().")
     if edge_order not in (1, 2):
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
     given = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
@@ -220,7 +234,12 @@ def gradient(input, *, spacing=1, dim=None, edge_order=1):
                 "torch.gradient expected each dimension size to be at least edge_order+1; got "
                 f"{input.shape[d]} at dim {d}."
             )
-    return tuple([_along(input, d, h, edge_order) for d, h in zip(dims, steps, strict=True)])
+    return tuple(
+        [
+            _along(_wide(input), d, _wide(h), edge_order).to(_floating(input, h))
+            for d, h in zip(dims, steps, strict=True)
+        ]
+    )
 
 
 # Powers
