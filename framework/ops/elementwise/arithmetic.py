@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
+from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_, combine, dtype
 from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...kernels.common.shared_ufuncs import is_numpy
 from ...kernels.common.strided_ufuncs import negate
@@ -18,21 +18,71 @@ from ..registry import alias, function, op
 from ..signatures import broadcast, pairs, per_element, singles
 
 
+def common_dtype(*operands: Any) -> dtype:
+    """Return the dtype that tensors and numbers meet in."""
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    found = tensors[0].dtype
+    if len(tensors) == len(operands) and all(x.dtype is found for x in tensors):
+        return found
+    return combine(
+        [x.dtype for x in tensors if x.ndim],
+        [x.dtype for x in tensors if not x.ndim],
+        [_category(x) for x in operands if not isinstance(x, Tensor)],
+    )
+
+
+def _category(number: Any) -> int:
+    kinds = ((BOOL, bool | np.bool_), (INT, int | np.integer), (FLOAT, float | np.floating))
+    return next((category for category, kind in kinds if isinstance(number, kind)), COMPLEX)
+
+
+def check_factor(name: str, word: str, common: dtype, factor: Any) -> None:
+    """Raise an error unless a number can be a factor of tensors of a dtype.
+
+    Args:
+        name: Of the op.
+        word: What the number is called there.
+        common: The dtype that its operands meet in.
+        factor: The number.
+
+    Raises:
+        RuntimeError: It is of a higher kind than the dtype, or does not fit it.
+    """
+    if common.category < COMPLEX and isinstance(factor, complex):
+        kind = "For non-complex input tensors", "a complex number"
+    elif common.category <= INT and isinstance(factor, float):
+        kind = "For integral input tensors", "a floating point number"
+    else:
+        if common.category == INT and not _fits(int(factor), common):
+            raise RuntimeError(
+                f"{name}: {word} {factor} cannot be converted to type {common.name} without "
+                "overflow. Convert the tensors."
+            )
+        return
+    raise RuntimeError(
+        f"{name}: {kind[0]}, argument {word} must not be {kind[1]}; got {factor}. Convert the "
+        "tensors."
+    )
+
+
+def _fits(number: int, common: dtype) -> bool:
+    limits = np.iinfo(common.np)  # of unsigned ones a negative number wraps, as in PyTorch
+    return (limits.min or -limits.max) <= number <= limits.max
+
+
 def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
-    if isinstance(alpha, float) and all(
-        x.dtype.category <= INT if isinstance(x, Tensor) else isinstance(x, int)
-        for x in (input, other)
-    ):
-        raise RuntimeError(
-            f"{name}: For integral input tensors, argument alpha must not be a floating point "
-            f"number; got {alpha}. Pass an int."
-        )
-    product = other * alpha
-    if isinstance(other, Tensor) and other.dtype is bool_ and not isinstance(alpha, bool):
-        # Of a bool tensor alpha makes no integers, where it meets no number either.
-        dtype = input.dtype if isinstance(input, Tensor) else bool_
-        return product.to(dtype) if dtype.category <= INT else product
-    return product
+    # The scaled operand, in the dtype of the result: in its own the product may not fit.
+    common = common_dtype(input, other)
+    check_factor(name, "alpha", common, alpha)
+    if isinstance(alpha, bool) and common.category != BOOL:
+        raise RuntimeError(f"{name}: Boolean alpha only supported for Boolean results.")
+    if not isinstance(other, Tensor):
+        return other * alpha
+    if other.dtype.category == BOOL and name.startswith(("sub", "rsub")):
+        return other  # which subtraction refuses
+    if common.category == BOOL:
+        return other * bool(alpha)
+    return (other if other.dtype is common else other.to(common)) * alpha
 
 
 @op(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...dtypes import COMPLEX, FLOAT, bool_
+from ...dtypes import BOOL, COMPLEX, FLOAT, bool_
 from ...kernels.common.elementwise import same_shape_float32
 from ...kernels.common.wrapping import fitting
 from ...spec import Spec
 from ..old_calls import old_call
 from ..registry import function, op
 from ..signatures import broadcast, broadcast_shapes, per_element
-from .arithmetic import conjugate
+from .arithmetic import check_factor, common_dtype, conjugate
 
 
 def _triples(make):
@@ -23,6 +23,14 @@ def _triples(make):
             yield (make(*a), make(*b), make(*c, low=0.5, high=2.0)), {"value": value}
 
 
+def _check_value(name, common, value):
+    if common.category == BOOL:
+        raise NotImplementedError(
+            f"\"{name}\" not implemented for 'Bool'. Convert one with .to(lowtide.int64)."
+        )
+    check_factor(name, "value", common, value)
+
+
 def _add_triple(name, combine_name, doc):
     def kernel(xp, out, input, tensor1, tensor2, *, value=1):
         if value == 1:
@@ -32,10 +40,15 @@ def _add_triple(name, combine_name, doc):
             getattr(xp, combine_name)(out, tensor2, out=out)
         xp.add(out, input, out=out)
 
+    def infer(input, tensor1, tensor2, *, value):
+        spec = broadcast(input, tensor1, tensor2, op_name=name)
+        _check_value(name, spec.dtype, value)
+        return spec
+
     kernel.__doc__ = doc
     made = op(
         name=name,
-        infer=broadcast,
+        infer=infer,
         promote="float" if name == "addcdiv" else "arith",
         flops=per_element(3),
         samples=_triples,
@@ -46,7 +59,11 @@ def _add_triple(name, combine_name, doc):
     def in_place(self, tensor1, tensor2, *_old, value=1):
         if _old:
             return old_call(in_place, ("value",), (self, tensor1, tensor2, *_old), value=value)
+        common = common_dtype(self, tensor1, tensor2)  # in their own the term may not fit
+        if common is not tensor1.dtype and common is not tensor2.dtype:
+            tensor1 = tensor1.to(common)
         term = tensor1 * tensor2 if name == "addcmul" else tensor1 / tensor2
+        _check_value(name, common_dtype(self, term), value)
         return self._add_(term if value == 1 else term * value)
 
     in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
