@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 
+from ...dtypes import finfo, float32, float64
 from ...kernels.common.layout import contiguous, same_shape_dtype
 from ...kernels.cuda.kernel import is_float
 from ...kernels.formula.bits import bits
@@ -312,7 +313,8 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     how = reduction_of(size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError(f"smooth_l1_loss does not support negative values for beta; got {beta}.")
-    if beta == 0:
+    smallest = finfo(float64 if input.dtype is float64 else float32).tiny
+    if beta < smallest:  # what is divided by it would not be finite
         return l1_loss(input, target, reduction=how)
     _compared(input, target)
     return _quadratic_then_linear(input, target, float(beta), 1.0, None, how)

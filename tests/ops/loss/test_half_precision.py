@@ -69,3 +69,13 @@ def test_dtypes_that_differ() -> None:
     found = F.cosine_similarity(low, low.double())
     assert found.dtype is lt.float64
     np.testing.assert_allclose(found.numpy(), np.ones(3), rtol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [lt.float16, lt.float32, lt.float64], ids=str)
+@pytest.mark.parametrize("beta", [0.0, 1e-320, 1e-310, 1e-46, 1e-40, 1e-38])
+def test_smooth_l1_with_the_smallest_betas_is_l1(dtype, beta):
+    x = lt.tensor([0.0, 2.0, -3.0]).to(dtype).requires_grad_()
+    loss = lt.nn.functional.smooth_l1_loss(x, lt.zeros(3, dtype=dtype), beta=beta)
+    assert loss.item() == pytest.approx(5 / 3, rel=1e-3)
+    loss.backward()
+    assert lt.allclose(x.grad.double(), lt.tensor([0.0, 1.0, -1.0]).double() / 3, rtol=1e-3)
