@@ -79,17 +79,34 @@ def pow(xp, out, input, exponent):
             exponent = float(exponent)
         elif out.dtype.kind in "iu" and exponent < 0:
             raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
-    input = wrapped(input, out)
-    if out.dtype.kind == "i" and is_numpy(xp):
-        # NumPy refuses negative powers when it has written others, maybe over an operand.
-        in_place = np.may_share_memory(out, input) or np.may_share_memory(out, exponent)
+    _power(xp, out, wrapped(input, out), exponent)
+
+
+def _power(xp, out, base, exponent):
+    # As the library computes it, but for what it refuses half way or loses on the way.
+    kind = out.dtype.kind if is_numpy(xp) else None
+    if kind in ("i", "c"):
+        in_place = np.may_share_memory(out, base) or np.may_share_memory(out, exponent)
+        if kind == "c":
+            if in_place:
+                buffered(
+                    xp,
+                    lambda out, *two: _complex_power(out, *map(np.copy, two)),
+                    out,
+                    base,
+                    exponent,
+                )
+            else:
+                _complex_power(out, base, exponent)
+            return
         if in_place and np.min(exponent, initial=0) < 0:
-            buffered(xp, _integer_power, out, input, exponent)
+            # NumPy refuses negative powers when it has written others, maybe over an operand.
+            buffered(xp, _integer_power, out, base, exponent)
             return
     try:
-        xp.power(input, exponent, out=out)
+        xp.power(base, exponent, out=out)
     except ValueError:
-        buffered(xp, _integer_power, out, input, exponent)
+        buffered(xp, _integer_power, out, base, exponent)
 
 
 def _multiplied(out, base, n):
@@ -102,6 +119,16 @@ def _multiplied(out, base, n):
             np.multiply(out, base, out=out)
     if n < 0:
         np.reciprocal(out, out=out)
+
+
+def _complex_power(out, base, exponent):
+    # NumPy multiplies for integer exponents, which gives NaN where a part of the way overflows.
+    np.power(base, exponent, out=out)
+    lost = np.isnan(out)
+    if lost.any():
+        lost &= np.isfinite(base) & np.isfinite(exponent) & (np.asarray(base) != 0)
+        bases, exponents = (np.broadcast_to(x, out.shape)[lost] for x in (base, exponent))
+        out[lost] = np.exp(np.log(bases.astype(out.dtype)) * exponents)
 
 
 def _integer_power(out, base, exponent):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 
-from ...dtypes import finfo, float32, float64
+from ...dtypes import bool_, finfo, float32, float64
 from ...kernels.common.layout import contiguous, same_shape_dtype
 from ...kernels.cuda.kernel import is_float
 from ...kernels.formula.bits import bits
@@ -259,6 +259,11 @@ def _real_floats(input, target) -> bool:
     return input.is_floating_point() and not target.is_complex()
 
 
+def _number(input, target):
+    # A bool input beside floats: of bools there are no differences.
+    return input.to(target.dtype) if input.dtype is bool_ is not target.dtype else input
+
+
 @function(public=False, autocast="float32")
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
     """Compute the squared error.
@@ -284,7 +289,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
         if weight is None:
             return reduce_loss_fused(_squared_error, squared_total, how, input, target)
         return _weighted(_squared_error(input, target), weight, how)
-    difference = input - target
+    difference = _number(input, target) - target
     return _weighted(difference * difference, weight, how)
 
 
@@ -339,7 +344,7 @@ def _quadratic_then_linear(input, target, bend, slope, weight, how):
         if weight is None:
             return reduce_loss_fused(_bent_error, bent_total, how, input, target, bend, slope)
         return _weighted(_bent_error(input, target, bend, slope), weight, how, False)
-    size = (input - target).abs()
+    size = (_number(input, target) - target).abs()
     line = (size - 0.5 * bend) * slope
     loss = _where(size < bend, size * size * (0.5 * slope / bend), line)
     return _weighted(loss, weight, how, False)

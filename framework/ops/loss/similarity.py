@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from math import inf
 
-from ...dtypes import FLOAT, promote_types
+from ...dtypes import FLOAT, INT, get_default_dtype, promote_types
 from ..activation.gelu import softplus
 from ..autocast_policy import WIDE_ON_CUDA
+from ..elementwise.arithmetic import common_dtype
 from ..elementwise.comparison import minimum
 from ..indexing.where import where
 from ..registry import function
@@ -36,11 +37,13 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     Returns:
         Tensor in the broadcast shape without ``dim``. float16 and bfloat16 are computed in float32.
     """
-    if x1.dtype.category < FLOAT or x2.dtype.category < FLOAT:
+    common = common_dtype(x1, x2)
+    if common.category < FLOAT:
         raise RuntimeError(
-            f"cosine_similarity: expected floating dtypes; got {x1.dtype} and {x2.dtype}. "
+            f"cosine_similarity: expected a floating dtype; got {x1.dtype} and {x2.dtype}. "
             "Convert with .to(lowtide.float32)."
         )
+    x1, x2 = (x if x.dtype.category >= FLOAT else x.to(common) for x in (x1, x2))
     if x1.dtype.is_half or x2.dtype.is_half:  # their squares are too large or too small for it
         dtype = promote_types(x1.dtype, x2.dtype)
         return cosine_similarity(_wide(x1), _wide(x2), dim, eps).to(dtype)
@@ -119,7 +122,9 @@ def margin_ranking_loss(
             f"input1: {tuple(input1.shape)}, input2: {tuple(input2.shape)}, target: "
             f"{tuple(target.shape)}."
         )
-    return reduce_loss((-target * (input1 - input2) + margin).clamp_min(0), how)
+    if common_dtype(input1, input2).category <= INT:  # whose differences may wrap
+        input1, input2 = (x.to(get_default_dtype()) for x in (input1, input2))
+    return reduce_loss((target * (input2 - input1) + float(margin)).clamp_min(0), how)
 
 
 @function(public=False, autocast="float32")
@@ -136,7 +141,7 @@ def hinge_embedding_loss(
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Compute the logistic loss ``log(1 + exp(-target * input))`` for targets 1 and -1."""
     how = reduction_of(size_average, reduce, reduction)
-    return reduce_loss(softplus(-target * input, 1.0, inf), how)
+    return reduce_loss(softplus(-(target * input), 1.0, inf), how)
 
 
 @function(public=False, autocast="float32")

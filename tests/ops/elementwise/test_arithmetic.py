@@ -247,3 +247,16 @@ def test_abs_of_complex_zero_is_flat_in_every_derivative():
     np.testing.assert_allclose(g.detach().numpy(), [0j, 0.6 + 0.8j], rtol=1e-15)
     (h,) = lt.autograd.grad(g.abs().square().sum(), x)  # |g| is 1 off zero, and 0 at zero
     assert np.abs(h.numpy()).max() < 1e-15
+
+
+@pytest.mark.parametrize("dtype", [lt.complex64, lt.complex128], ids=str)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_complex_powers_whose_inverse_overflows_are_zero(dtype, in_place):
+    base = lt.tensor([250.0, 3 + 4j, -1e10j, 1j], dtype=dtype)
+    exponent = -57 if dtype is lt.complex64 else -99
+    for e in (exponent, lt.full((4,), exponent)):
+        found = base.clone().pow_(e) if in_place else base**e
+        expected = np.exp(np.log(base.numpy().astype(complex)) * exponent)
+        scale = abs(expected).max()
+        assert (abs(found.numpy() - expected) <= 1e-4 * scale).all()
+        assert found.isfinite().all()

@@ -79,3 +79,27 @@ def test_smooth_l1_with_the_smallest_betas_is_l1(dtype, beta):
     assert loss.item() == pytest.approx(5 / 3, rel=1e-3)
     loss.backward()
     assert lt.allclose(x.grad.double(), lt.tensor([0.0, 1.0, -1.0]).double() / 3, rtol=1e-3)
+
+
+def test_losses_of_integers_do_not_wrap():
+    a, b = lt.tensor([250, 3], dtype=lt.uint8), lt.tensor([3, 250], dtype=lt.uint8)
+    one = lt.tensor([1, 1], dtype=lt.uint8)
+    losses = F.margin_ranking_loss(a, b, one, reduction="none")
+    assert losses.dtype is lt.float32
+    assert losses.tolist() == [0, 247]
+    x = lt.tensor([1.0, 200.0])
+    expected = F.soft_margin_loss(x, lt.ones(2), reduction="none")
+    assert lt.equal(F.soft_margin_loss(x, one, reduction="none"), expected)
+
+
+def test_a_bool_input_beside_floats():
+    flags, target = lt.tensor([True, False]), lt.tensor([0.5, 3.0])
+    assert F.mse_loss(flags, target, reduction="none").tolist() == [0.25, 9]
+    assert F.smooth_l1_loss(flags, target, reduction="none").tolist() == [0.125, 2.5]
+
+
+def test_cosine_similarity_takes_integers_beside_floats():
+    found = F.cosine_similarity(lt.tensor([3, 4]), lt.tensor([4.0, 3.0]), dim=0)
+    assert found.item() == pytest.approx(24 / 25)
+    with pytest.raises(RuntimeError, match="floating dtype"):
+        F.cosine_similarity(lt.tensor([3, 4]), lt.tensor([4, 3]), dim=0)
