@@ -440,6 +440,27 @@ MUTANTS = (
         'if input.ndim and getattr(index, "ndim", 1) and not _is_one_value(index, rest):',
         "if True:", ("tests/ops/indexing/test_no_dims.py",),
     ),
+    Mutant(
+        "a scaled operand keeps its own dtype", "framework/ops/elementwise/arithmetic.py",
+        "(other if other.dtype is common else other.to(common)) * alpha", "other * alpha",
+        ("tests/ops/elementwise/test_factors.py",),
+    ),
+    Mutant(
+        "a power's slope is masked, its product with the gradient is not",
+        "framework/ops/elementwise/powers.py",
+        "return _where(flat, 0, g) * conjugate(_where(flat, 0, slope))",
+        "return _where(flat, 0, g * conjugate(slope))", ("tests/ops/test_flat_points.py",),
+    ),
+    Mutant(
+        "a shared gradient takes the sum of each sample's", "framework/autograd/accumulate.py",
+        "elif _has_room(old, g) and _is_ours(old, _PENDING):", "elif _is_ours(old, _PENDING):",
+        ("tests/vmap/test_transforms_together.py",),
+    ),
+    Mutant(
+        "vectors are multiplied in low precision on the CPU", "framework/ops/linalg/products.py",
+        '@function(method=True, autocast={"cpu": "keep", "cuda": "promote"})\ndef dot(',
+        "@function(method=True)\ndef dot(", ("tests/ops/test_autocast_on_cuda.py",),
+    ),
     # Data
     Mutant(
         "an iterable's last batch comes although it is to be dropped", "framework/data/fetch.py",
