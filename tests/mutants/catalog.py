@@ -459,7 +459,7 @@ MUTANTS = (
     Mutant(
         "vectors are multiplied in low precision on the CPU", "framework/ops/linalg/products.py",
         '@function(method=True, autocast={"cpu": "keep", "cuda": "promote"})\ndef dot(',
-        "@function(method=True)\ndef dot(", ("tests/ops/test_autocast_on_cuda.py",),
+        "@function(method=True)\ndef dot(", ("tests/ops/test_autocast_lists.py",),
     ),
     # Data
     Mutant(

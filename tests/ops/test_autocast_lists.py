@@ -1,4 +1,4 @@
-"""Results have the dtypes that PyTorch's lists for CUDA say, on the stand-in device.
+"""Results have the dtypes that PyTorch's lists say: for CUDA on the stand-in device, for the CPU.
 
 Source of the lists: ``AT_FORALL_LOWER_PRECISION_FP`` and its like in PyTorch's
 ``ATen/autocast_mode.h``. PyTorch itself is compared on the CPU, in ``tests/parity``.
@@ -125,3 +125,31 @@ def test_the_widest_dtype_of_the_inputs(name):
         assert WIDEST[name](half, half).dtype is lt.float16
         for pair in ((half, single), (single, half), (single, single)):
             assert WIDEST[name](*pair).dtype is lt.float32
+
+
+WIDE_ON_THE_CPU = {
+    "fft": lambda x: lt.fft.ifft(lt.fft.fft(x)).real,
+    "rfft": lambda x: lt.fft.irfft(lt.fft.rfft(x)),
+    "trace": lt.trace,
+    "lstsq": lambda x: L.lstsq(x, x).solution,
+    "triangular_solve": lambda x: lt.triangular_solve(x, x)[0],
+    "reflect": lambda x: F.pad(x[None], (1, 1), mode="reflect"),
+    "replicate": lambda x: F.pad(x[None], (1, 1), mode="replicate"),
+    "max_pool3d": lambda x: F.max_pool3d(x[None, None], 1),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_ON_THE_CPU)
+def test_what_the_cpu_computes_in_float32(name):
+    x = (lt.rand(4, 4) + 4 * lt.eye(4)).bfloat16()
+    with lt.autocast("cpu"):
+        assert WIDE_ON_THE_CPU[name](x).dtype is lt.float32
+
+
+def test_products_of_vectors_keep_their_dtype_on_the_cpu():
+    x, v = lt.rand(4, 4), lt.rand(4)
+    with lt.autocast("cpu"):
+        assert (x @ x).dtype is (x @ v).dtype is lt.bfloat16
+        for found in (x.mv(v), v.dot(v), lt.vdot(v, v), lt.addmv(v, x, v), lt.addr(x, v, v)):
+            assert found.dtype is lt.float32
+        assert lt.inner(v, v).dtype is lt.float32
