@@ -59,11 +59,15 @@ def _add_triple(name, combine_name, doc):
     def in_place(self, tensor1, tensor2, *_old, value=1):
         if _old:
             return old_call(in_place, ("value",), (self, tensor1, tensor2, *_old), value=value)
-        common = common_dtype(self, tensor1, tensor2)  # in their own the term may not fit
-        if common is not tensor1.dtype and common is not tensor2.dtype:
-            tensor1 = tensor1.to(common)
+        common = self.dtype
+        types = getattr(tensor1, "dtype", common), getattr(tensor2, "dtype", common)
+        if not common is types[0] is types[1]:
+            common = common_dtype(self, tensor1, tensor2)  # in their own the term may not fit
+            if common not in types:
+                tensor1 = tensor1.to(common)
         term = tensor1 * tensor2 if name == "addcmul" else tensor1 / tensor2
-        _check_value(name, common_dtype(self, term), value)
+        if common.category < FLOAT or isinstance(value, complex):
+            _check_value(name, common_dtype(self, term), value)
         return self._add_(term if value == 1 else term * value)
 
     in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
