@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..dtypes import bool_
+import numpy as np
+
+from ..dtypes import BOOL, COMPLEX, FLOAT, INT, bool_, combine, dtype
 from ..spec import SCALARS, Spec
+from ..tensor import Tensor
 
 # ``infer=``: the result's shape and dtype
 
@@ -47,6 +50,23 @@ def broadcast(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
 def broadcast_bool(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
     """The result has the inputs' broadcast shape and dtype bool."""
     return Spec(broadcast_shapes(op_name, *_shapes_of(op_name, specs)), bool_)
+
+
+def common_dtype(*operands: Any) -> dtype:
+    """Return the dtype that tensors and numbers meet in."""
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    if len(tensors) == len(operands) and len({x.dtype for x in tensors}) == 1:
+        return tensors[0].dtype
+    return combine(
+        [x.dtype for x in tensors if x.ndim],
+        [x.dtype for x in tensors if not x.ndim],
+        [_category(x) for x in operands if not isinstance(x, Tensor)],
+    )
+
+
+def _category(number: Any) -> int:
+    kinds = ((BOOL, bool | np.bool_), (INT, int | np.integer), (FLOAT, float | np.floating))
+    return next((category for category, kind in kinds if isinstance(number, kind)), COMPLEX)
 
 
 def _shapes_of(op_name: str, specs: tuple[Any, ...]) -> list[Any]:

@@ -10,6 +10,7 @@ from ...spec import SCALARS
 from ...tensor import Tensor
 from ..creation.legacy_types import LEGACY_TYPES
 from ..registry import function
+from ..signatures import common_dtype
 
 _NAMES = {
     "float": "float32",
@@ -127,17 +128,10 @@ def result_type(tensor1: Any, tensor2: Any) -> dtype_class:
         >>> lt.result_type(lt.tensor([1, 2]), 1.5)
         lowtide.float32
     """
-    dims: list[dtype_class] = []
-    zero_d: list[dtype_class] = []
-    scalars: list[int] = []
     for x in (tensor1, tensor2):
-        if isinstance(x, Tensor):
-            (dims if x.ndim else zero_d).append(x.dtype)
-        elif type(x) in SCALARS and x is not None:
-            scalars.append(SCALARS[type(x)].category)
-        else:
+        if not isinstance(x, Tensor) and (x is None or type(x) not in SCALARS):
             raise TypeError(f"result_type takes Tensors and numbers; got {type(x).__name__}.")
-    return dtypes.combine(dims, zero_d, scalars)
+    return common_dtype(tensor1, tensor2)
 
 
 @function()

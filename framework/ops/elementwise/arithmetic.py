@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_, combine, dtype
+from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_, dtype
 from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...kernels.common.shared_ufuncs import is_numpy
 from ...kernels.common.strided_ufuncs import negate
@@ -15,25 +15,7 @@ from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..old_calls import old_call
 from ..registry import alias, function, op
-from ..signatures import broadcast, pairs, per_element, singles
-
-
-def common_dtype(*operands: Any) -> dtype:
-    """Return the dtype that tensors and numbers meet in."""
-    tensors = [x for x in operands if isinstance(x, Tensor)]
-    found = tensors[0].dtype
-    if len(tensors) == len(operands) and all(x.dtype is found for x in tensors):
-        return found
-    return combine(
-        [x.dtype for x in tensors if x.ndim],
-        [x.dtype for x in tensors if not x.ndim],
-        [_category(x) for x in operands if not isinstance(x, Tensor)],
-    )
-
-
-def _category(number: Any) -> int:
-    kinds = ((BOOL, bool | np.bool_), (INT, int | np.integer), (FLOAT, float | np.floating))
-    return next((category for category, kind in kinds if isinstance(number, kind)), COMPLEX)
+from ..signatures import broadcast, common_dtype, pairs, per_element, singles
 
 
 def check_factor(name: str, word: str, common: dtype, factor: Any) -> None:

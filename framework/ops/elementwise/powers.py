@@ -85,28 +85,21 @@ def pow(xp, out, input, exponent):
 def _power(xp, out, base, exponent):
     # As the library computes it, but for what it refuses half way or loses on the way.
     kind = out.dtype.kind if is_numpy(xp) else None
-    if kind in ("i", "c"):
-        in_place = np.may_share_memory(out, base) or np.may_share_memory(out, exponent)
-        if kind == "c":
-            if in_place:
-                buffered(
-                    xp,
-                    lambda out, *two: _complex_power(out, *map(np.copy, two)),
-                    out,
-                    base,
-                    exponent,
-                )
-            else:
-                _complex_power(out, base, exponent)
-            return
-        if in_place and np.min(exponent, initial=0) < 0:
-            # NumPy refuses negative powers when it has written others, maybe over an operand.
-            buffered(xp, _integer_power, out, base, exponent)
-            return
+    if kind == "c":
+        _complex_power(xp, out, base, exponent)
+        return
+    if kind == "i" and _lies_in(out, base, exponent) and np.min(exponent, initial=0) < 0:
+        # NumPy refuses negative powers when it has written others, maybe over an operand.
+        buffered(xp, _integer_power, out, base, exponent)
+        return
     try:
         xp.power(base, exponent, out=out)
     except ValueError:
         buffered(xp, _integer_power, out, base, exponent)
+
+
+def _lies_in(out, *operands):
+    return any(np.may_share_memory(out, x) for x in operands)
 
 
 def _multiplied(out, base, n):
@@ -121,12 +114,22 @@ def _multiplied(out, base, n):
         np.reciprocal(out, out=out)
 
 
-def _complex_power(out, base, exponent):
+def _complex_power(xp, out, base, exponent):
     # NumPy multiplies for integer exponents, which gives NaN where a part of the way overflows.
+    base, exponent = (x if hasattr(x, "dtype") else out.dtype.type(x) for x in (base, exponent))
+    if not _lies_in(out, base, exponent):
+        np.power(base, exponent, out=out)
+        if not np.isnan(out.sum()):
+            return
+    buffered(xp, _restored_power, out, base, exponent)
+
+
+def _restored_power(out, base, exponent):
+    # Of a tile, which may be an operand: what is NaN comes from the logarithm instead.
+    base, exponent = base.copy(), exponent.copy()
     np.power(base, exponent, out=out)
-    lost = np.isnan(out)
+    lost = np.isnan(out) & np.isfinite(base) & np.isfinite(exponent) & (base != 0)
     if lost.any():
-        lost &= np.isfinite(base) & np.isfinite(exponent) & (np.asarray(base) != 0)
         bases, exponents = (np.broadcast_to(x, out.shape)[lost] for x in (base, exponent))
         out[lost] = np.exp(np.log(bases.astype(out.dtype)) * exponents)
 

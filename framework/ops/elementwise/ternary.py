@@ -8,8 +8,8 @@ from ...kernels.common.wrapping import fitting
 from ...spec import Spec
 from ..old_calls import old_call
 from ..registry import function, op
-from ..signatures import broadcast, broadcast_shapes, per_element
-from .arithmetic import check_factor, common_dtype, conjugate
+from ..signatures import broadcast, broadcast_shapes, common_dtype, per_element
+from .arithmetic import check_factor, conjugate
 
 
 def _triples(make):

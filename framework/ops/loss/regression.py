@@ -259,7 +259,7 @@ def _real_floats(input, target) -> bool:
     return input.is_floating_point() and not target.is_complex()
 
 
-def _number(input, target):
+def _unless_bool(input, target):
     # A bool input beside floats: of bools there are no differences.
     return input.to(target.dtype) if input.dtype is bool_ is not target.dtype else input
 
@@ -289,7 +289,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
         if weight is None:
             return reduce_loss_fused(_squared_error, squared_total, how, input, target)
         return _weighted(_squared_error(input, target), weight, how)
-    difference = _number(input, target) - target
+    difference = _unless_bool(input, target) - target
     return _weighted(difference * difference, weight, how)
 
 
@@ -344,7 +344,7 @@ def _quadratic_then_linear(input, target, bend, slope, weight, how):
         if weight is None:
             return reduce_loss_fused(_bent_error, bent_total, how, input, target, bend, slope)
         return _weighted(_bent_error(input, target, bend, slope), weight, how, False)
-    size = (_number(input, target) - target).abs()
+    size = (_unless_bool(input, target) - target).abs()
     line = (size - 0.5 * bend) * slope
     loss = _where(size < bend, size * size * (0.5 * slope / bend), line)
     return _weighted(loss, weight, how, False)

@@ -10,10 +10,10 @@ from math import inf
 from ...dtypes import FLOAT, INT, get_default_dtype, promote_types
 from ..activation.gelu import softplus
 from ..autocast_policy import WIDE_ON_CUDA
-from ..elementwise.arithmetic import common_dtype
 from ..elementwise.comparison import minimum
 from ..indexing.where import where
 from ..registry import function
+from ..signatures import common_dtype
 from ..views.reshape import normal_dim
 from .binary_cross_entropy import _bce_with_logits
 from .cross_entropy import reduce_loss, reduction_of

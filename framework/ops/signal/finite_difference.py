@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
-from ...dtypes import BOOL, INT, float64, get_default_dtype, int64, promote_types, uint8
+from ...dtypes import BOOL, INT, float64, get_default_dtype, int64, uint8
 from ...tensor import Tensor
 from ..creation.fill import ones, zeros
 from ..inplace import into
 from ..manipulation.cat import cat
 from ..registry import function
+from ..signatures import common_dtype
 from ..views.reshape import normal_dim
 from ..views.slice import _narrow
 
@@ -74,7 +73,7 @@ def _wide(x):
 
 def _floating(*values):
     """Return the dtype of a quotient of tensors among some values."""
-    found = functools.reduce(promote_types, [x.dtype for x in values if isinstance(x, Tensor)])
+    found = common_dtype(*[x for x in values if isinstance(x, Tensor)])
     return get_default_dtype() if found.category <= INT else found
 
 
