@@ -46,6 +46,7 @@ OTHER_DTYPES = {
         "cumulative_trapezoid": WRAPS,
         "nn.functional.margin_ranking_loss": "PyTorch's differences of uint8 wrap; ours do not.",
         "trapezoid": WRAPS,
+        "trapz": WRAPS,
         "chalf": "There is no complex32.",
     },
     "int64": {
