@@ -30,11 +30,7 @@ REFUSED = {  # operators of which some samples are refused, and why
         "nn.functional.ctc_loss repeat_interleave".split(),
         "values become Python's numbers",
     ),
-    **dict.fromkeys(
-        "as_strided as_strided/partial_views as_strided_copy as_strided_scatter resize_ "
-        "resize_as_".split(),
-        "memory is of all samples",
-    ),
+    **dict.fromkeys("resize_ resize_as_".split(), "memory is of all samples"),
     **dict.fromkeys(
         "nn.functional.instance_norm nn.functional.batch_norm index_reduce/mean "
         "scatter_reduce/mean".split(),
