@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.framework.kernels.cpu.linalg.gemm import NAMES
 from lowtide.framework.kernels.runtime import blas
 
 # (m, k, n, transposed a, transposed b): layers forward, their gradients of inputs and of weights.
@@ -74,13 +73,13 @@ def cblas(function: Any) -> Product:
 
 def openblas() -> Product:
     kind = ctypes.CFUNCTYPE(None)
-    return cblas(ctypes.cast(kind(blas.symbol(NAMES["f"])), ctypes.CFUNCTYPE(None)))
+    return cblas(ctypes.cast(kind(blas.symbol(blas.GEMM["f"])), ctypes.CFUNCTYPE(None)))
 
 
 def other_openblas(file: str) -> Product:
     library = ctypes.CDLL(file)
     library.scipy_openblas_set_num_threads64_(1)
-    return cblas(getattr(library, NAMES["f"]))
+    return cblas(getattr(library, blas.GEMM["f"]))
 
 
 def mkl(directory: str) -> Product:

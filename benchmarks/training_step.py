@@ -18,6 +18,9 @@ for a thread which the system has not scheduled is rare and long.
 ``--compiled``: lowtide's step is ``lowtide.compile(step)``; the step as it is written has a process
 too, and two columns more: its median, and the ratio of medians, compiled over written.
 
+``--mkl``: lowtide multiplies with MKL where that is installed; here a second process of it does not
+(``LOWTIDE_MKL=0``), and the two columns compare with that one.
+
 ``--torch-compile``: PyTorch's step is ``torch.compile(step)``.
 
 ``--device cuda``: the models train on a GPU. A turn ends when the GPU is idle, and a step's time is
@@ -27,7 +30,7 @@ PyTorch keeps its defaults: TF32 in convolutions, not in products.
 
     python -m benchmarks.training_step [--rounds N] [--threads N] [--busy N] [--only NAME,NAME]
                                        [--device cpu|cuda] [--cold] [--compiled]
-                                       [--torch-compile] [--json FILE]
+                                       [--mkl] [--torch-compile] [--json FILE]
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ PAUSE_S = 0.05  # between turns, until idle threads sleep
 
 def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
     """Run in a process of its own: build a case, then time steps when told to."""
-    name, _, compiled = name.partition(" ")
+    name, _, kind = name.partition(" ")
+    if kind == "openblas":
+        os.environ["LOWTIDE_MKL"] = "0"
     module = importlib.import_module(name)
     if name == "torch":
         module.set_num_threads(threads)
@@ -65,7 +70,7 @@ def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
         return
     functional = importlib.import_module(f"{name}.nn.functional")
     step = training_step(Library(module, functional, module.optim), case, MODELS | IN_OPS)
-    if compiled:
+    if kind == "compiled":
         step = module.compile(step, fullgraph=name == "lowtide")
     start = time.perf_counter()
     losses = [float(step().detach())]
@@ -186,8 +191,8 @@ def row(found: list[Any]) -> list[float]:
     line += [ours["process_bytes"] / theirs["process_bytes"], ours["ledger_bytes"] / 2**20]
     line += [f["first_s"] for f in (ours, theirs)]
     line += [f["slowdown"] for f in (ours, theirs)] if "slowdown" in ours else []
-    if "written_s" in ours:
-        line += [ours["written_s"] * 1e3, ours["median_s"] / ours["written_s"]]
+    if "base_s" in ours:
+        line += [ours["base_s"] * 1e3, ours["median_s"] / ours["base_s"]]
     return line
 
 
@@ -216,11 +221,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cold", action="store_true", help="compile kernels anew")
     parser.add_argument("--compiled", action="store_true", help="lowtide's step is compiled")
+    parser.add_argument("--mkl", action="store_true", help="beside lowtide without MKL")
     parser.add_argument("--torch-compile", action="store_true", help="PyTorch's step is compiled")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # the processes started below inherit it
-    names = ["lowtide compiled", "lowtide"] if args.compiled else ["lowtide"]
+    names = ["lowtide compiled"] if args.compiled else []
+    names += ["lowtide", "lowtide openblas"] if args.mkl and not args.compiled else ["lowtide"]
     if importlib.util.find_spec("torch"):
         names.append("torch compiled" if args.torch_compile else "torch")
     context = multiprocessing.get_context("spawn")
@@ -229,7 +236,7 @@ def main() -> None:
         p.start()
     signal_all(spinning, signal.SIGSTOP)
     heads = HEADS + (("busy/idle", "peer's") if args.busy else ())
-    heads += ("written ms", "of it") if args.compiled else ()
+    heads += ("base ms", "of it") if args.compiled or args.mkl else ()
     blas = importlib.import_module("lowtide.framework.kernels.runtime.blas")  # not in PyTorch's
     print(f"NumPy's BLAS: kernels for {blas.kernels()}")
     print(f"{'training step':14}" + "".join(f"{h:>10}" for h in heads))
@@ -242,8 +249,8 @@ def main() -> None:
                 os.environ["LOWTIDE_CACHE_DIR"] = folder
             found = measure(case, names, args, spinning)
         stored[case] = dict(zip(names, found, strict=True))
-        if args.compiled:
-            found[0]["written_s"] = found[1]["median_s"]
+        if args.compiled or args.mkl:
+            found[0]["base_s"] = found[1]["median_s"]
         lines.append(row(found))
         print(f"{case:14}" + "".join(f"{v:10.2f}" for v in lines[-1]), flush=True)
         ours, theirs = found[0]["losses"], found[-1]["losses"]

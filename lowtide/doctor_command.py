@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lowtide
 from lowtide.framework.kernels.cpu.compiler import library
-from lowtide.framework.kernels.runtime import blas, cores, kernel_seconds
+from lowtide.framework.kernels.runtime import blas, cores, kernel_seconds, mkl
 from lowtide.framework.kernels.runtime.cache_folder import Unusable
 from lowtide.framework.memory.ledger import format_bytes
 
@@ -29,10 +29,12 @@ REQUIRED = (
 OPTIONAL = {
     "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
     "torch": ("torch",),
+    "mkl": ("mkl",),
 }
 HINTS = {
     "cupy": "runs on NVIDIA GPUs: pip install 'lowtide[cuda]'",
     "torch": "only for the parity tests: pip install 'lowtide[parity]'",
+    "mkl": "faster products of matrices on Intel processors: pip install 'lowtide[mkl]'",
 }
 
 
@@ -87,6 +89,13 @@ def _devices() -> Iterator[str]:
 
 
 def _blas() -> Iterator[str]:
+    used = mkl.version()
+    if used is not None:
+        yield f"products: {used}"
+        yield f"other linear algebra: OpenBLAS with kernels for {blas.kernels()}"
+        return
+    if os.environ.get(mkl.VARIABLE) == "0":
+        yield f"{mkl.VARIABLE}=0 keeps MKL from being used"
     found = blas.kernels()
     if found is None:
         yield "products: NumPy's BLAS is not OpenBLAS"

@@ -7,7 +7,8 @@ than threads: a thread that the system does not schedule leaves its share to the
 
 Each chunk packs its operands anew, which costs its share of ``1 / rows + 1 / columns``; so chunks
 are as square as they can be. Chunks of float32 and float64 are handed out in compiled code
-(``kernels/cpu/linalg/gemm.py``), where a thread is woken in a microsecond. Products with a vector,
+(``kernels/cpu/linalg/gemm.py``), where a thread is woken in a microsecond; with MKL
+(``kernels/runtime/mkl.py``) large products of one thread go there as well. Products with a vector,
 of other dtypes, and of stacks that lie unevenly go to Python's threads, from where that pays. A
 matrix times its own transpose has half as much to compute, which only NumPy's call knows.
 """
@@ -24,7 +25,7 @@ import numpy as np
 
 from ..cuda import matmul as on_gpu
 from ..cuda.kernel import has_cuda
-from ..runtime import blas, threads, thresholds
+from ..runtime import blas, mkl, threads, thresholds
 
 UNIT = 16  # rows or columns that are not divided
 FINE = 1 << 28  # operations for each thread from which it has two chunks
@@ -70,11 +71,12 @@ def multiply(a: Any, b: Any, out: Any, bias: Any = None) -> None:
 def _multiply(a: Any, b: Any, out: Any, bias: Any) -> None:
     work = 2 * out.size * a.shape[-1]
     workers = threads.workers(work, work, thresholds.PRODUCT)
-    if workers > 1 and a.ndim > 1 and b.ndim > 1 and not _symmetric(a, b):
-        cuts = _cuts(out.shape, workers * (2 if work >= workers * FINE else 1))
+    matrices = a.ndim > 1 and b.ndim > 1 and not _symmetric(a, b)
+    if matrices and (workers > 1 or (work >= thresholds.PRODUCT and mkl.used())):
+        cuts = _cuts(out.shape, workers * (2 if work >= workers * FINE and workers > 1 else 1))
         if _compiled(a, b, out, bias, cuts, workers):
             return
-        if work >= 2 * thresholds.PRODUCT_THREAD and blas.controllable():
+        if workers > 1 and work >= 2 * thresholds.PRODUCT_THREAD and blas.controllable():
             threads.parallel_calls(_chunk, _chunks(a, b, out, bias, cuts), workers)
             return
     _chunk(a, b, out, bias)

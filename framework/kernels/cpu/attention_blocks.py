@@ -19,7 +19,7 @@ import numpy as np
 
 from ..runtime import blas, threads, thresholds
 from .attention import ADDED, SEEN, add_to_mask, probabilities, scores_grad, soften, sum_of_products
-from .linalg.gemm import NAMES, call_gemm
+from .linalg.gemm import call_gemm
 from .random.philox import kept_rows
 from .support import work_pool
 from .support.jit import FUSED, compiled, part
@@ -237,7 +237,7 @@ def rows_lie_close(array: Any) -> bool:
 @cache
 def function() -> int:
     """Address of BLAS's product of float32; 0 if it is not known."""
-    return blas.symbol(NAMES["f"])
+    return blas.gemm("f")
 
 
 def mask_words(mask: Any, shape: tuple[int, ...]) -> tuple[int, ...]:

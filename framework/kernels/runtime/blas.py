@@ -8,7 +8,8 @@ of the process, so it is changed while any such section runs, counted, and put b
 products outside of lowtide are as they were.
 
 Its threads also stay awake after a product and take the cores from ours: :func:`doze_sooner`.
-SciPy comes with another OpenBLAS, which has other threads: :data:`SCIPY`.
+SciPy comes with another OpenBLAS, which has other threads: :data:`SCIPY`. Products go to MKL
+where that is installed (:func:`gemm`).
 
 Other libraries (MKL, Accelerate, OpenBLAS made with OpenMP) are left as they are;
 :func:`controllable` says False, and lowtide starts no threads around their products.
@@ -24,6 +25,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from . import mkl
+
 _NAMES = (
     ("scipy_openblas_", "64_"),
     ("scipy_openblas_", ""),
@@ -31,6 +34,7 @@ _NAMES = (
     ("openblas_", ""),
 )
 _SEQUENTIAL, _PTHREADS = 0, 1  # what openblas_get_parallel says
+GEMM = {"f": "scipy_cblas_sgemm64_", "d": "scipy_cblas_dgemm64_"}
 
 _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 
@@ -171,6 +175,18 @@ def symbol(name: str) -> int:
         return ctypes.cast(getattr(NUMPY.opened(ctypes.CDLL), name), ctypes.c_void_p).value or 0
     except (AttributeError, ImportError, OSError, TypeError):
         return 0
+
+
+def gemm(kind: str) -> int:
+    """Return the address of ``cblas_?gemm`` with 64-bit integers, MKL's or NumPy's.
+
+    Args:
+        kind: The dtype's character.
+
+    Returns:
+        0 for a dtype or a BLAS without such a function.
+    """
+    return mkl.gemm(kind) or (symbol(GEMM[kind]) if kind in GEMM else 0)
 
 
 def controllable() -> bool:

@@ -1,6 +1,7 @@
 """Matrix products in bfloat16 on CPUs with bfloat16 instructions.
 
-The kernel is ``kernels/cpu/linalg/bfloat16_matmul.py``.
+The kernels are ``kernels/cpu/linalg/bfloat16_matmul.py``, and ``tile_matmul.py`` for processors
+with tile registers and products that are large enough for them.
 Elsewhere, and for float16, operands and result are float32 workspace of twice their size. Here they
 are taken as they are. The workspace is, for each thread, a panel of the right matrix and up to
 ``TILE_ROWS`` rows of the left one, whose neighbors are brought together where they lie apart.
@@ -19,6 +20,7 @@ from ...spec import Spec
 
 COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/linalg/bfloat16_matmul.py``
 ROWS = 6
+TILE_LEAST = TILE_INNER = 32  # ROWS and INNER of ``kernels/cpu/linalg/tile_matmul.py``
 TILE_ROWS = 256  # rows of the left matrix that are brought together at a time
 LEAST = 1 << 18  # multiplications from which on the kernel repays its import
 
@@ -37,7 +39,16 @@ def supports(left: Any, shape: tuple[int, ...], inner: int) -> bool:
 
 def workspace(left: Any, shape: tuple[int, ...], inner: int) -> tuple[Spec]:
     """Return the scratch specs of a product."""
+    if in_tiles(shape[-2], inner):
+        inner = -(-inner // TILE_INNER) * TILE_INNER
     return (left.like((_chunks(shape) * (COLUMNS + min(shape[-2], TILE_ROWS)), inner)),)
+
+
+def in_tiles(rows: int, inner: int) -> bool:
+    """True if tile registers compute a product of so many rows."""
+    from ...kernels.cpu.linalg.tile_matmul import in_hardware
+
+    return rows >= TILE_LEAST and inner >= TILE_INNER and in_hardware()
 
 
 def multiply(out: Any, room: Any, left: Any, right: Any, bias: Any = None) -> None:
@@ -50,6 +61,9 @@ def multiply(out: Any, room: Any, left: Any, right: Any, bias: Any = None) -> No
         right: (*, K, N), likewise.
         bias: (N,), a number in an array, or None.
     """
+    if out.ndim == left.ndim == right.ndim == 2:
+        _multiply(out[None], room, left[None], right[None], bias, _chunks(out.shape))
+        return
     batch = out.shape[:-2] or (1,)
     out = out.reshape(*batch, *out.shape[-2:])
     left, right = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (left, right))
@@ -63,18 +77,25 @@ def _chunks(shape: tuple[int, ...]) -> int:
 
 def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, chunks: int) -> None:
     # One dim of matrices: threads take some of them, or some columns of the only one.
-    from ...kernels.cpu.linalg import bfloat16_matmul
+    from ...kernels.cpu.linalg import bfloat16_matmul, tile_matmul
 
-    batch, _, n = out.shape
+    batch, rows, n = out.shape
     inner = left.shape[2]
-    panels = room[: COLUMNS * chunks].view(np.uint32).reshape(chunks, 1, inner // 2, COLUMNS)
-    packed = room[COLUMNS * chunks :].view(np.int16).reshape(chunks, -1)
+    width = room.shape[1] // 2
+    panels = room[: COLUMNS * chunks].view(np.uint32).reshape(chunks, 1, width, COLUMNS)
+    packed = room[COLUMNS * chunks :]
+    products: Any
+    if in_tiles(rows, inner):
+        products = tile_matmul.products()
+        packed = packed.view(np.uint32).reshape(chunks, 1, -1, width)
+    else:
+        products = bfloat16_matmul.products()
+        packed = packed.view(np.int16).reshape(chunks, -1)
     out, left, right = (a.view(np.int16) for a in (out, left, right))
     words = _words(right)
     added = np.empty(0, np.int16)
     if bias is not None:
         added = np.ascontiguousarray(bias).reshape(-1).view(np.int16)
-    products = bfloat16_matmul.products()
 
     def run(chunk: int, start: int, stop: int) -> None:
         if batch > 1:
@@ -94,9 +115,10 @@ def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, chunks: int
             )
 
     count = batch if batch > 1 else -(-n // COLUMNS)
-    threads.parallel_chunks(
-        run, count, chunks if out.size * inner >= 2 * thresholds.PRODUCT_THREAD else 1
-    )
+    if chunks > 1 and out.size * inner >= 2 * thresholds.PRODUCT_THREAD:
+        threads.parallel_chunks(run, count, chunks)
+    else:
+        run(0, 0, count)
 
 
 def _words(right: Any) -> Any:

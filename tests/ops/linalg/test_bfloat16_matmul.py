@@ -1,12 +1,14 @@
 """Products of bfloat16 on CPUs that multiply it: layouts, edges, bias, stacks, bytes, threads."""
 
+import os
+
 import numpy as np
 import pytest
 
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels.cpu.linalg import bfloat16_matmul
+from lowtide.framework.kernels.cpu.linalg import bfloat16_matmul, tile_matmul
 from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.ops.linalg import bfloat16_matmul as half_products
 from lowtide.framework.ops.registry import OPS
@@ -19,8 +21,18 @@ pytestmark = pytest.mark.skipif(
 DTYPE = lt.bfloat16
 
 
+@pytest.fixture(params=["pairs", "tiles"])
+def kernel(request, monkeypatch):
+    """With and without tile registers."""
+    if request.param == "pairs":
+        monkeypatch.setattr(half_products, "in_tiles", lambda rows, inner: False)
+    elif not tile_matmul.in_hardware():
+        pytest.skip("this CPU has no tile registers")
+    return request.param
+
+
 @pytest.fixture(autouse=True)
-def taken(monkeypatch):
+def taken(monkeypatch, kernel):
     """How many products the kernel computed; small ones too."""
     calls = []
     plain = half_products._multiply
@@ -96,6 +108,8 @@ def test_a_bias_of_any_stride(taken):
         ((4, 10, 32), (4, 32, 70), 1),
         ((2, 1, 10, 32), (3, 32, 70), 2),  # as many as there are but for the last dim of stacks
         ((10, 32), (3, 32, 70), 1),
+        ((5, 40, 34), (5, 34, 70), 1),
+        ((5, 320, 98), (5, 98, 70), 1),
     ],
 )
 def test_stacks(a, b, products, taken):
@@ -133,7 +147,7 @@ def test_what_the_kernel_does_not_take(taken):
 
 
 def test_special_values_and_signed_zeros():
-    a, b = halves(12, 64), halves(64, 64)
+    a, b = halves(36, 64), halves(64, 64)
     a[1, 3], a[2, 5], a[3, 7] = float("nan"), float("inf"), -3.3e38
     a[4] = 0.0
     b[7] = 3.3e38
@@ -166,15 +180,17 @@ def test_threads_change_nothing(wanted, monkeypatch):
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("m", [100, 2000])
-def test_workspace(device, m):
+@pytest.mark.parametrize("k", [256, 250])
+def test_workspace(device, m, k, kernel):
     ledger = backend(lt.device(device)).ledger
-    a = lt.zeros(m, 256, dtype=DTYPE, device=device)
-    w = lt.zeros(640, 256, dtype=DTYPE, device=device)
+    a = lt.zeros(m, k, dtype=DTYPE, device=device)
+    w = lt.zeros(640, k, dtype=DTYPE, device=device)
     start = ledger.live
     ledger.reset_peak()
     made = F.linear(a, w)
     rows = 64 + min(m, half_products.TILE_ROWS)
-    assert ledger.peak - start == made.nbytes + min(threads.LIMIT, 10) * rows * 256 * 2
+    width = 256 if kernel == "tiles" else k
+    assert ledger.peak - start == made.nbytes + min(threads.LIMIT, 10) * rows * width * 2
 
 
 def test_without_the_instruction_float32_serves(monkeypatch, taken):
@@ -182,3 +198,24 @@ def test_without_the_instruction_float32_serves(monkeypatch, taken):
     a, b = halves(64, 64), halves(64, 64, seed=1)
     assert_product(a @ b, a.double() @ b.double())
     assert not taken
+
+
+def test_tiles_are_taken_where_they_fit(kernel, monkeypatch):
+    made = []
+    plain = tile_matmul.products
+    monkeypatch.setattr(tile_matmul, "products", lambda: made.append(1) or plain())
+    for m, k in ((31, 64), (64, 30), (32, 32), (40, 34)):
+        a, b = halves(m, k), halves(k, 64, seed=1)
+        assert_product(a @ b, a.double() @ b.double())
+    assert len(made) == (2 if kernel == "tiles" else 0)
+
+
+def test_a_forked_process_has_the_tile_registers(kernel):
+    if not hasattr(os, "fork"):
+        pytest.skip("this system does not fork")
+    a, b = halves(64, 64), halves(64, 64, seed=1)
+    made = a @ b
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if (a @ b).equal(made) else 1)
+    assert os.waitpid(child, 0)[1] == 0

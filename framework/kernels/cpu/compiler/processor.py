@@ -121,7 +121,8 @@ def has(feature: str) -> bool:
     flags = description()[1].split()
     if not flags or any(name in os.environ for name in TARGET):
         return feature in _asked_compiler()
-    return feature in flags or feature.replace("avx512", "avx512_") in flags
+    named = feature.replace("avx512", "avx512_").replace("-", "_")  # as Linux names it
+    return feature in flags or named in flags
 
 
 def register_bytes() -> int:

@@ -126,6 +126,20 @@ def _masks(lanes: int, distance: int) -> Any:
     return ir.Constant(kind, low), ir.Constant(kind, high)
 
 
+def transposed(b: Any, lines: list[Any]) -> list[Any]:
+    """Transpose a square of vectors."""
+    lines, distance = list(lines), 1
+    while distance < len(lines):
+        low, high = _masks(len(lines), distance)
+        for r in range(len(lines)):
+            if not r & distance:
+                pair = lines[r], lines[r | distance]
+                lines[r] = b.shuffle_vector(*pair, low)
+                lines[r | distance] = b.shuffle_vector(*pair, high)
+        distance *= 2
+    return lines
+
+
 def _tile_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
     """Copy the square of ``side`` rows and columns at (p, j, k); x's rows are neighbors."""
 
@@ -136,16 +150,7 @@ def _tile_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
         column = b.extract_value(view.strides, 2)
         side = _side(x.dtype.bitwidth // 8)
         lines = [recast(b, source.load(column, k, side), x.dtype, out.dtype) for k in range(side)]
-        distance = 1
-        while distance < side:
-            low, high = _masks(side, distance)
-            for r in range(side):
-                if not r & distance:
-                    pair = lines[r], lines[r | distance]
-                    lines[r] = b.shuffle_vector(*pair, low)
-                    lines[r | distance] = b.shuffle_vector(*pair, high)
-            distance *= 2
-        for r, line in enumerate(lines):
+        for r, line in enumerate(transposed(b, lines)):
             to.store(line, to.row, r)
         return context.get_dummy_value()
 

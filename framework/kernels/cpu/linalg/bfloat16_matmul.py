@@ -59,17 +59,20 @@ def _at(b: Any, kind: Any, address: Any, offset: Any) -> Any:
     return b.inttoptr(b.add(address, offset), kind.as_pointer())
 
 
-def _load(b: Any, kind: Any, address: Any, offset: Any, align: int) -> Any:
+def load(b: Any, kind: Any, address: Any, offset: Any, align: int) -> Any:
+    """Read a value ``offset`` bytes behind an address."""
     value = b.load(_at(b, kind, address, offset))
     value.align = align
     return value
 
 
-def _store(b: Any, value: Any, address: Any, offset: Any, align: int) -> None:
+def store(b: Any, value: Any, address: Any, offset: Any, align: int) -> None:
+    """Write one."""
     b.store(value, _at(b, value.type, address, offset)).align = align
 
 
-def _number(v: int) -> Any:
+def number(v: int) -> Any:
+    """Return a constant of 64 bits."""
     return ir.Constant(ir.IntType(64), v)
 
 
@@ -99,24 +102,23 @@ def _panel_rows_code(
         for line in sums:
             for s in line:
                 b.store(zero, s)
-        rows = [b.add(a, b.mul(row, _number(r))) for r in range(ROWS)]
+        rows = [b.add(a, b.mul(row, number(r))) for r in range(ROWS)]
         with cgutils.for_range(b, count) as loop:
-            at = b.mul(loop.index, _number(4 * COLUMNS))
+            at = b.mul(loop.index, number(4 * COLUMNS))
             others = [
-                _load(b, pairs, panel, b.add(at, _number(4 * _LANES * c)), 64)
-                for c in range(across)
+                load(b, pairs, panel, b.add(at, number(4 * _LANES * c)), 64) for c in range(across)
             ]
             here = b.mul(loop.index, pair)
             for first, line in zip(rows, sums, strict=True):
-                one = b.bitcast(splat(b, _load(b, ir.IntType(32), first, here, 2)), pairs)
+                one = b.bitcast(splat(b, load(b, ir.IntType(32), first, here, 2)), pairs)
                 for s, other in zip(line, others, strict=True):
                     b.store(b.call(multiply, [b.load(s), one, other]), s)
         for r, line in enumerate(sums):
-            first = b.add(to, b.mul(step, _number(r)))
+            first = b.add(to, b.mul(step, number(r)))
             for c, s in enumerate(line):
-                value = b.fadd(b.load(s), _load(b, sum_of, added, _number(4 * _LANES * c), 4))
+                value = b.fadd(b.load(s), load(b, sum_of, added, number(4 * _LANES * c), 4))
                 value = recast(b, value, types.float32, types.int16)
-                _store(b, value, first, _number(2 * _LANES * c), 2)
+                store(b, value, first, number(2 * _LANES * c), 2)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8), generate
@@ -127,8 +129,8 @@ def _pair_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         for k, address in enumerate(args[1:]):
-            value = _load(b, ir.IntType(16), address, _number(0), 2)
-            _store(b, value, args[0], _number(2 * k), 2)
+            value = load(b, ir.IntType(16), address, number(0), 2)
+            store(b, value, args[0], number(2 * k), 2)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate
@@ -139,11 +141,11 @@ def _zip_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         kind = ir.VectorType(ir.IntType(16), 32)
-        one, two = (_load(b, kind, k, _number(0), 2) for k in args[1:])
+        one, two = (load(b, kind, k, number(0), 2) for k in args[1:])
         for half in (0, 1):
             order = [k // 2 + 16 * half + 32 * (k % 2) for k in range(32)]
             mask = ir.Constant(ir.VectorType(ir.IntType(32), 32), order)
-            _store(b, b.shuffle_vector(one, two, mask), args[0], _number(64 * half), 2)
+            store(b, b.shuffle_vector(one, two, mask), args[0], number(64 * half), 2)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate
@@ -151,7 +153,7 @@ def _zip_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
 
 _panel_rows: Any = spelled(_panel_rows_code)
 _zip: Any = spelled(_zip_code)
-_pair: Any = spelled(_pair_code)
+pair: Any = spelled(_pair_code)
 
 
 @cache
@@ -172,8 +174,11 @@ def products() -> Any:
 
 
 @part
-def _bring(to: int, source: int, step: int, count: int, columns: int) -> None:
-    # Rows 2k and 2k + 1 together, element by element: (count, columns, 2). Addresses and bytes.
+def bring(to: int, source: int, step: int, count: int, columns: int) -> None:
+    """Bring rows 2k and 2k + 1 together, element by element: (count, columns, 2).
+
+    Addresses and bytes.
+    """
     for k in range(count):
         first = source + 2 * k * step
         for j in range(0, columns - 31, 32):
@@ -184,17 +189,16 @@ def _bring(to: int, source: int, step: int, count: int, columns: int) -> None:
                 _zip(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
             else:
                 for j in range(columns):
-                    _pair(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
+                    pair(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
 
 
 @part
-def _gather(panel: Any, right: Any, words: Any, b: int, j: int) -> None:
-    # Columns j to j + 64 of one matrix.
-    count = panel.shape[1]
+def gather(panel: Any, right: Any, words: Any, b: int, j: int, count: int) -> None:
+    """Bring neighbors of columns ``j`` to ``j + 64`` of a matrix together, ``count`` pairs."""
     to, columns, step = panel.ctypes.data, right.strides[2], right.strides[1]
     source = right.ctypes.data + b * right.strides[0] + j * columns
     if columns == 2:
-        _bring(to, source, step, count, 64)
+        bring(to, source, step, count, 64)
     elif words.size:
         whole = count - count % 16
         here = words[b : b + 1, :, j : j + 64]
@@ -208,7 +212,16 @@ def _gather(panel: Any, right: Any, words: Any, b: int, j: int) -> None:
         for k in range(count):
             for c in range(64):
                 first = source + c * columns + 2 * k * step
-                _pair(to + 4 * (k * 64 + c), first, first + step)
+                pair(to + 4 * (k * 64 + c), first, first + step)
+
+
+@part
+def widen(added: Any, bias: Any, j: int) -> None:
+    """Write the bias of a panel's columns, from ``j`` on, as float32."""
+    for c in range(added.size):  # -0.0 leaves every number as it is, zeros too
+        added[c] = np.float32(-0.0)
+        if bias.size:
+            added[c] = widened(bias[j + c if bias.size > 1 else 0])
 
 
 def _products(
@@ -227,15 +240,12 @@ def _products(
             source = left.ctypes.data + b * left.strides[0] + first * left.strides[1]
             row, pair = left.strides[1], 4
             if turned:
-                _bring(packed.ctypes.data, source, left.strides[2], count, size)
+                bring(packed.ctypes.data, source, left.strides[2], count, size)
                 source, row, pair = packed.ctypes.data, 4, 4 * size
             for k in range(0, columns, 64):
                 j = min(k, columns - 64)  # likewise
-                _gather(panel, right, words, b, j)
-                for c in range(64):  # -0.0 leaves every number as it is, zeros too
-                    added[c] = np.float32(-0.0)
-                    if bias.size:
-                        added[c] = widened(bias[j + c if bias.size > 1 else 0])
+                gather(panel, right, words, b, j, count)
+                widen(added, bias, j)
                 to = out.ctypes.data + b * out.strides[0] + first * out.strides[1] + 2 * j
                 for i in range(0, size, 6):
                     start = min(i, size - 6)

@@ -22,7 +22,6 @@ from ..support.work_pool import available, run
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 _array = deferred("numba", "carray")
 UNIT = 16  # rows or columns that are not divided: a chunk's edges fall where BLAS's tiles do
-NAMES = {"f": "scipy_cblas_sgemm64_", "d": "scipy_cblas_dgemm64_"}
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 
 # A job's words, in this order: BLAS's function; the shape of the product and its stack; of each
@@ -116,13 +115,8 @@ _CHUNKS = {"f": _sgemm, "d": _dgemm}
 
 
 @cache
-def _functions(kind: str) -> tuple[int, int]:
-    # Addresses of BLAS's function and of the chunk's; else zeros.
-    found = blas.symbol(NAMES[kind]) if available() and kind in NAMES else 0
-    if not found:
-        return 0, 0
-    chunk: Any = _CHUNKS[kind]
-    return found, chunk.address
+def _function(kind: str) -> int:
+    return blas.gemm(kind)
 
 
 @lru_cache(maxsize=4096)
@@ -133,7 +127,7 @@ def plan(
     bias: tuple[int, int] | None,
     shape: tuple[int, ...],
     *operands: tuple[tuple[int, ...], tuple[int, ...]],
-) -> tuple[Any, int, int] | None:
+) -> tuple[Any, Any, int] | None:
     """Prepare the job of products of one shape, whose addresses are still to be filled in.
 
     Args:
@@ -145,10 +139,12 @@ def plan(
         *operands: Shape and strides of ``a``, ``b`` and the result, the strides in bytes.
 
     Returns:
-        The job's words, the address of the function, the number of chunks. None if BLAS cannot
-        take the operands as they lie, or has no such function.
+        The job's words, the function of a chunk, the number of chunks. None if BLAS cannot
+        take the operands as they lie, or has no such function, or threads cannot share the job.
     """
-    function, chunk = _functions(kind)
+    if workers > 1 and not available():
+        return None
+    function = _function(kind)
     size = np.dtype(kind).itemsize
     lying = [_lies(*operand, size) for operand in operands]
     if not function or None in lying or lying[2][0] != _PLAIN:  # type: ignore[index]
@@ -165,7 +161,7 @@ def plan(
         function, m, n, operands[0][0][-1], stack, 0, ta, lda, step_a, 0, tb, ldb, step_b, 0, ldo,
         step_out, 0, each, *cuts,
     ]  # fmt: skip
-    return array("q", words), chunk, prod(cuts)
+    return array("q", words), _CHUNKS[kind], prod(cuts)
 
 
 def _lies(
@@ -184,15 +180,19 @@ def _lies(
 
 
 def multiply(
-    planned: tuple[Any, int, int], a: Any, b: Any, out: Any, bias: Any, workers: int
+    planned: tuple[Any, Any, int], a: Any, b: Any, out: Any, bias: Any, workers: int
 ) -> None:
-    """Compute ``out = a @ b + bias`` by several threads, as planned for such arrays."""
+    """Compute ``out = a @ b + bias``, as planned for such arrays."""
     words, chunk, chunks = planned
     job = words[:]
     job[_A // 8], job[_B // 8], job[_OUT // 8] = _address(a), _address(b), _address(out)
     if bias is not None:
         job[_BIAS // 8] = _address(bias)
-    run(chunk, job.buffer_info()[0], chunks, workers)
+    if workers > 1:
+        run(chunk.address, job.buffer_info()[0], chunks, workers)
+    else:
+        for k in range(chunks):
+            chunk(job.buffer_info()[0], k)
 
 
 def _address(x: Any) -> Any:
