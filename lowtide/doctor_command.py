@@ -91,8 +91,8 @@ def _devices() -> Iterator[str]:
 def _blas() -> Iterator[str]:
     used = mkl.version()
     if used is not None:
-        yield f"products: {used}"
-        yield f"other linear algebra: OpenBLAS with kernels for {blas.kernels()}"
+        yield f"products and decompositions: {used}"
+        yield f"small matrices: OpenBLAS with kernels for {blas.kernels()}"
         return
     if os.environ.get(mkl.VARIABLE) == "0":
         yield f"{mkl.VARIABLE}=0 keeps MKL from being used"

@@ -220,7 +220,7 @@ class Op:
 
         def declare(function: Any) -> Any:
             made = Formula(function, self.name, fused, when)
-            give_loops(self.function, made.loop_of, when=when)
+            give_loops(self.function, made.loop_of, when=when, of_halves=made.half_loop_of)
             return made
 
         return declare
@@ -329,7 +329,13 @@ def op(
         if declared.formula is not None:
             made = declared.formula
             by_channel = made.channel_loop_of if made.channels else None
-            give_loops(function, made.loop_of, when=made.when, by_channel=by_channel)
+            give_loops(
+                function,
+                made.loop_of,
+                when=made.when,
+                by_channel=by_channel,
+                of_halves=made.half_loop_of,
+            )
         shown = not declared.name.startswith("_") if public is None else public
         if shown:
             _publish(declared.name, function)

@@ -12,8 +12,10 @@ from functools import partial
 
 import numpy as np
 
+from ...dtypes import float32
 from ...spec import Spec
 from ..cuda.printer import printed
+from .copy import word
 from .layout import (
     contiguous,
     cube_of_channels,
@@ -54,7 +56,23 @@ def numbers_of_channels(*specs, **_):
     return cube is not None and last.dtype.name == "float32"
 
 
-def give_loops(op, choose, *, when=vectorized, by_channel=None):
+def same_halves(when):
+    """Return the predicate of halves of one shape and dtype that are float32 to another one."""
+
+    def halves(*specs, **attributes):
+        first = specs[0]
+        if not (isinstance(first, Spec) and first.dtype.is_half):
+            return False
+        if any(not isinstance(s, Spec) or s.dtype is not first.dtype for s in specs):
+            return False
+        if any(s.shape != first.shape for s in specs) or word(first.dtype.np) is None:
+            return False
+        return when(*(s.like(dtype=float32) for s in specs), **attributes)
+
+    return halves
+
+
+def give_loops(op, choose, *, when=vectorized, by_channel=None, of_halves=None):
     """Give an op of arrays that look alike the kernels of a loop that ``choose`` returns.
 
     By this it is declared ``elementwise``. The CPU runs the loop itself; for GPUs it is printed as
@@ -67,18 +85,29 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None):
         when: Which specs and attributes it is for.
         by_channel: As ``choose``, of a loop whose last operand has a number for each channel; it is
             told whether that is one.
+        of_halves: As ``choose``, of a loop over words of float16 or bfloat16.
     """
     op.op.elementwise = True
     backward = op.op.inputs[0] == "grad"
     writes = bool(op.op.inplace)
     layout = dense_or_repeated_scalar if backward else contiguous
 
-    def call(out, arrays, attributes):
+    def call(out, arrays, attributes, choose=choose):
         # The loop, flat arrays and numbers.
         run, numbers = choose(**attributes)
         if backward:
             return run, flatten_repeated_grad(out, *arrays), numbers
         return run, [a.reshape(-1) for a in (out, *arrays)], numbers
+
+    if of_halves is not None:
+
+        @op.kernel("cpu", when=same_halves(when), layout=layout, scratch=False, dtypes="half")
+        def _(xp, out, *arrays, **attributes):
+            kind = word(out.dtype)
+            run, flat, numbers = call(out, arrays, attributes, of_halves)
+            if writes and np.may_share_memory(out, arrays[0]):
+                run = partial(_in_place, run)
+            parallel_rows(run, out.size, out.size, *(a.view(kind) for a in flat), *numbers)
 
     @op.kernel("cpu", when=when, layout=layout, scratch=False)
     def _(xp, out, *arrays, **attributes):

@@ -97,6 +97,26 @@ def parallel_range(run: Callable[..., None], work: int, n: int, *arrays: Any) ->
     threads.parallel_for(partial(run, *arrays), work, n)
 
 
+def share_units(kernel: Any, arrays: tuple[Any, ...], units: int, chunks: int) -> None:
+    """Call ``kernel(*arrays, chunks, start, stop)`` for ranges of units, by as many threads.
+
+    Args:
+        kernel: A compiled kernel. Each chunk has rooms of its own, which it finds by ``start``.
+        arrays: Its arrays and numbers.
+        units: Size of the range.
+        chunks: How many there are, and threads at most.
+    """
+    from ..cpu.support import work_pool
+
+    if chunks == 1 or not work_pool.available():
+        kernel(*arrays, 1, 0, units)
+        return
+    arguments = (*arrays, chunks, 0, units)
+    if not work_pool.share(kernel, arguments, units, 0, chunks, chunks):
+        kernel(*arrays, chunks, 0, 0)  # compiles it: a range without units
+        work_pool.share(kernel, arguments, units, 0, chunks, chunks)
+
+
 def _shared(run: Any, work: int, n: int, args: tuple[Any, ...], cut: int | None = None) -> bool:
     # By threads in compiled code, if it is a kernel that has run before.
     workers = threads.workers(work, n, thresholds.SHARED)

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from ..common.schedule import share_units
 from ..runtime import blas, threads, thresholds
 from .attention import ADDED, SEEN, add_to_mask, probabilities, scores_grad, soften, sum_of_products
 from .linalg.gemm import call_gemm
 from .random.philox import kept_rows
-from .support import work_pool
 from .support.jit import FUSED, compiled, part
 from .support.memory import matrix_at, vector_at
 
@@ -271,14 +271,4 @@ def run(kernel: Any, work: int, units: int, rooms: int, *arguments: Any) -> None
         *arguments: The kernel's, up to ``lines``.
     """
     chunks = max(1, threads.workers(work, min(rooms, units), thresholds.PRODUCT))
-    found = (*arguments, function(), rooms, chunks, 0, units)
-    blas.alone(_run, kernel, found, units, chunks)
-
-
-def _run(kernel: Any, arguments: tuple[Any, ...], units: int, chunks: int) -> None:
-    if chunks > 1 and work_pool.available():
-        if not work_pool.share(kernel, arguments, units, 0, chunks, chunks):
-            kernel(*arguments[:-1], 0)  # compiles it: a range without heads
-            work_pool.share(kernel, arguments, units, 0, chunks, chunks)
-    else:
-        kernel(*arguments[:-3], 1, 0, units)
+    blas.alone(share_units, kernel, (*arguments, function(), rooms), units, chunks)

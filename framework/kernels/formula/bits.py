@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from .declaration import Declaration, DeclaredVariant
-from .loop import ONE_NUMBER, Loop, compiled_loop
+from .loop import ONE_NUMBER, HalfLoop, Loop, compiled_loop
 from .numpy_calls import BitsCalls, numpy_function
 from .reader import Reader
 from .scalar import evaluate
@@ -53,13 +53,16 @@ class Bits(Declaration):
         """What the function holds. Raises NoFormula."""
         return Reader(self.function, self._file_lines, bits=True)
 
-    def loop_of(self, attributes: dict[str, Any]) -> tuple[Any, tuple[float, ...]]:
+    def loop_of(
+        self, attributes: dict[str, Any], halves: bool = False
+    ) -> tuple[Any, tuple[float, ...]]:
         """Return the compiled loop for the attributes of a call, and the numbers that it takes."""
         known, last = self._last  # a model's calls have the same, one after the other
-        if known != attributes:
+        if known != (attributes, halves):
             variant = self.variant(attributes)
-            last = variant.loop, variant.numbers(attributes)
-            self._last = dict(attributes), last
+            loop = variant.half_loop if halves else variant.loop
+            last = loop, variant.numbers(attributes)
+            self._last = (dict(attributes), halves), last
         found: tuple[Any, tuple[float, ...]] = last
         return found
 
@@ -97,9 +100,15 @@ class BitsVariant(DeclaredVariant):
     def loop(self) -> Any:
         """``loop(out, *bits, *inputs, *numbers, first tile, last tile)`` of flat arrays."""
         declared, loop = self.declared, BitsLoop(self)
-        kernel = compiled_loop(loop, declared.module, self.name, False, np=np, none=np.uint8(0))
+        kernel = compiled_loop(loop, declared.module, self.name, False, none=np.uint8(0))
         kernel.py_func.variant, kernel.py_func.each_element = self, loop.each_element()
         return kernel
+
+    @cached_property
+    def half_loop(self) -> Any:
+        """The same of words of float16 or bfloat16; it computes in float32."""
+        loop, name = HalfBitsLoop(self), f"half:{self.name}"
+        return compiled_loop(loop, self.declared.module, name, False, none=np.uint8(0))
 
 
 class BitsLoop(Loop):
@@ -117,7 +126,7 @@ class BitsLoop(Loop):
         value, *tests = (self.expression(v)[0] for v in self.steps.result)
         each = [
             *self._assignments(""),
-            f"out_row[i] = {value}",
+            f"out_row[i] = {self.write.format(value).replace('(out', '(out_row')}",
             *[
                 f"{b}_tile[i] |= one if {t} else none"
                 for b, t in zip(self.made, tests, strict=True)
@@ -133,7 +142,7 @@ class BitsLoop(Loop):
         if repeated is not None:
             lines += [
                 f"    if {ONE_NUMBER.format(repeated)}:",
-                f"        {repeated}_i = {repeated}[0]",
+                f"        {repeated}_i = {self.read.format(repeated, 0)}",
                 *self._rows(" " * 8, [e for e in flat[1:] if e != repeated], each),
                 "        continue",
             ]
@@ -152,7 +161,7 @@ class BitsLoop(Loop):
         )
 
     def _rows(self, tab: str, elements: list[str], each: list[str]) -> list[str]:
-        read = [f"{e}_i = {e}_row[i]" for e in elements]
+        read = [f"{e}_i = {self.read.format(f'{e}_row', 'i')}" for e in elements]
         read += [f"{c}_i = ({c}_tile[i] & one) != 0" for c in self.conditions]
         return [
             *[f"{tab}{e}_row = {e}[start : start + size]" for e in elements],
@@ -175,6 +184,12 @@ class BitsLoop(Loop):
         ]
         head = self._head(["out", *self.made, *self.elements])
         return "\n".join([*head, *[f"    {line}" for line in lines], ""])
+
+
+class HalfBitsLoop(BitsLoop):
+    """The text of such a loop over words of float16 or bfloat16, which computes in float32."""
+
+    kind, read, write = HalfLoop.kind, HalfLoop.read, HalfLoop.write
 
 
 def bits(function: Callable[..., Any]) -> Bits:

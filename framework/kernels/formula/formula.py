@@ -24,7 +24,7 @@ from ...spec import Spec
 from ..common.elementwise import vectorized
 from .declaration import Declaration, DeclaredVariant
 from .derivative import Derivative
-from .loop import Loop, compiled_loop
+from .loop import HalfLoop, Loop, compiled_loop
 from .numpy_calls import Calls, numpy_function
 from .reader import Reader
 from .scalar import evaluate
@@ -117,6 +117,11 @@ class Formula(Declaration):
         variant = self._variants.get(()) or self.variant(attributes)  # the only one, without tests
         return variant.loop, variant.numbers(attributes) if attributes else ()
 
+    def half_loop_of(self, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
+        """Return the same as :meth:`loop_of`, for words of float16 or bfloat16."""
+        variant = self._variants.get(()) or self.variant(attributes)
+        return variant.half_loop, variant.numbers(attributes) if attributes else ()
+
     def channel_loop_of(self, one: bool, **attributes: Any) -> tuple[Any, tuple[float, ...]]:
         """Return the same as :meth:`loop_of`, for a last input with a number for each channel.
 
@@ -157,6 +162,14 @@ class Variant(DeclaredVariant):
         formula = self.declared
         loop = Loop(self.identifier, formula.reader.elements, self.count, self.steps)
         return compiled_loop(loop, formula.module, self.name, formula.fused)
+
+    @cached_property
+    def half_loop(self) -> Any:
+        """The same of words of float16 or bfloat16; it computes in float32."""
+        formula = self.declared
+        name = f"{self.identifier}_of_halves"
+        loop = HalfLoop(name, formula.reader.elements, self.count, self.steps)
+        return compiled_loop(loop, formula.module, f"half:{self.name}", formula.fused)
 
     @cached_property
     def single(self) -> Any:

@@ -37,6 +37,11 @@ _COMPARED, _ATOM = 5, 9
 class Loop:
     """The text of a loop.
 
+    Attributes:
+        kind: The type that it computes in, for the name of its first array.
+        read: An element of an array.
+        write: A result, as it is assigned to one.
+
     Args:
         name: Of the function.
         elements: Names of the inputs.
@@ -45,6 +50,8 @@ class Loop:
         written: Of an update, the inputs that have new values.
         single: An input that is an array of one element.
     """
+
+    kind, read, write = "{}.dtype.type", "{}[{}]", "{}"
 
     def __init__(
         self,
@@ -75,7 +82,7 @@ class Loop:
             [
                 *head,
                 f"    if {ONE_NUMBER.format('grad')}:",
-                "        grad_i = grad[0]",
+                f"        grad_i = {self.read.format('grad', 0)}",
                 *self._walk("        ", rest, lines),
                 "    else:",
                 *self._walk("        ", self.elements, lines),
@@ -98,7 +105,7 @@ class Loop:
         numbers = [GIVEN.format(k) for k in range(self.count)]
         return [
             f"def {self.name}({', '.join([*arrays, *numbers])}):",
-            f"    kind = {arrays[0]}.dtype.type",
+            f"    kind = {self.kind.format(arrays[0])}",
             *[f"    {name} = kind({text})" for text, name in self.constants.items()],
             *[f"    {CONVERTED.format(k)} = kind({GIVEN.format(k)})" for k in sorted(self.used)],
             *([f"    {self.single}_i = {self.single}[0]"] if self.single else []),
@@ -107,12 +114,14 @@ class Loop:
     def _walk(
         self, tab: str, elements: list[str], lines: list[str], over: str = "out"
     ) -> list[str]:
-        read = [f"{tab}    {e}_i = {e}[i]" for e in elements if e != self.single]
+        read = [
+            f"{tab}    {e}_i = {self.read.format(e, 'i')}" for e in elements if e != self.single
+        ]
         return [f"{tab}for i in range({over}.size):", *read, *lines]
 
     def _body(self, tab: str) -> list[str]:
         result = self.expression(self.steps.result)[0]
-        return [*self._assignments(tab), f"{tab}out[i] = {result}"]
+        return [*self._assignments(tab), f"{tab}out[i] = {self.write.format(result)}"]
 
     def _assignments(self, tab: str) -> list[str]:
         needed = self.steps.read()[1]
@@ -157,6 +166,12 @@ class Loop:
         return text if binding >= least else f"({text})"
 
 
+class HalfLoop(Loop):
+    """The text of a loop over words of float16 or bfloat16, which computes in float32."""
+
+    kind, read, write = "np.float32", "widened({}[{}])", "converted(out, {})"
+
+
 def defined(text: str, name: str, known: dict[str, Any], module: str, qualname: str) -> Any:
     """Return the function of a text.
 
@@ -196,7 +211,12 @@ def compiled_loop(
 
     text = text or loop.text()
     known: dict[str, Any] = {"__name__": module, "inf": float("inf"), "nan": float("nan")} | names
-    known |= {"np": np} if any(name.startswith("np.") for name in loop.functions) else {}
+    if "np." in text:
+        known["np"] = np
+    if "widened(" in text:
+        from ..cpu.elementwise.copy import converted, widened
+
+        known |= {"widened": widened, "converted": converted}
     known |= {n: getattr(vector_math, n) for n in loop.functions if hasattr(vector_math, n)}
     function = defined(text, loop.name, known, module, qualname)
     return jit.compiled(fastmath=jit.SUMS if sums else jit.FUSED if fused else False)(function)

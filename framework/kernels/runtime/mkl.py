@@ -1,11 +1,12 @@
-"""Intel's MKL for matrix products, where package ``mkl`` is installed (``lowtide[mkl]``).
+"""Intel's MKL for linear algebra, where package ``mkl`` is installed (``lowtide[mkl]``).
 
-Only products of float32 and float64 go to it; decompositions stay with OpenBLAS. Each call uses the
-thread that makes it, as with OpenBLAS (``blas.py``), and gives the same bits wherever the operands
-lie: MKL's reproducible mode is on, without a loss of speed.
+Products of float32 and float64 go to it, and the routines of LAPACK that lowtide calls itself
+(``kernels/cpu/linalg/lapack.py``). What goes through NumPy's functions stays with OpenBLAS. Each
+call uses the thread that makes it, as with OpenBLAS (``blas.py``). It gives the same bits wherever
+the operands lie: MKL's reproducible mode is on, without a loss of speed.
 
 MKL's settings belong to the process. Where another package has loaded it first, it is left alone,
-and products go to NumPy's BLAS. ``LOWTIDE_MKL=0`` leaves it alone, too; any other value is the path
+and OpenBLAS does all. ``LOWTIDE_MKL=0`` leaves it alone, too; any other value is the path
 of ``libmkl_rt``.
 """
 
@@ -74,10 +75,13 @@ def _loaded(where: str) -> bool:
 
 def gemm(kind: str) -> int:
     """Return the address of MKL's product of a dtype's character; 0 where there is none to use."""
-    library = _library()
-    if library is None or kind not in _NAMES:
-        return 0
-    return ctypes.cast(getattr(library, _NAMES[kind]), ctypes.c_void_p).value or 0
+    return symbol(_NAMES[kind]) if kind in _NAMES else 0
+
+
+def symbol(name: str) -> int:
+    """Return the address of a function of MKL; 0 where it is not used or has none of that name."""
+    function = getattr(_library(), name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def used() -> bool:

@@ -18,7 +18,11 @@ from __future__ import annotations
 from inspect import Parameter, Signature
 from typing import Any
 
+import numpy as np
+
 from ...dtypes import bool_, uint8
+from ...kernels.common.copy import word
+from ...kernels.common.elementwise import same_halves
 from ...kernels.common.layout import (
     contiguous,
     dense_or_repeated_scalar,
@@ -143,9 +147,20 @@ def give_bit_loops(made, formula, *, when=worth_compiling, on_gpu=is_float) -> N
     backward = made.op.inputs[0] == "grad"
     layout = dense_or_repeated_scalar if backward else contiguous
 
-    def call(arrays, attributes):
+    def call(arrays, attributes, halves=False):
         flat = flatten_repeated_grad(*arrays) if backward else [a.reshape(-1) for a in arrays]
-        return formula.loop_of(attributes), flat
+        return formula.loop_of(attributes, halves), flat
+
+    def halves(*specs, **attributes):
+        floats = [s for s in specs if isinstance(s, Spec) and s.dtype is not uint8]
+        return same_halves(when)(*floats, **attributes)
+
+    @made.kernel("cpu", when=halves, layout=layout, scratch=False, dtypes="half")
+    def _(xp, *arrays, **attributes):
+        (run, numbers), flat = call(arrays, attributes, True)
+        elements = flat[0].size
+        flat = [a if a.dtype == np.uint8 else a.view(word(a.dtype)) for a in flat]
+        parallel_range(run, elements, -(-elements // TILE), *flat, *numbers)
 
     @made.kernel("cpu", when=when, layout=layout, scratch=False)
     def _(xp, *arrays, **attributes):

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import bfloat16
+from ...kernels.common.schedule import share_units
 from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 
 COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/linalg/bfloat16_matmul.py``
 ROWS = 6
 TILE_LEAST = TILE_INNER = 32  # ROWS and INNER of ``kernels/cpu/linalg/tile_matmul.py``
+TILES_FASTER = 3  # a thread of tiles must have so many times twice the operations
 TILE_ROWS = 256  # rows of the left matrix that are brought together at a time
 LEAST = 1 << 18  # multiplications from which on the kernel repays its import
 
@@ -80,45 +82,26 @@ def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, chunks: int
     from ...kernels.cpu.linalg import bfloat16_matmul, tile_matmul
 
     batch, rows, n = out.shape
-    inner = left.shape[2]
+    inner, tiles = left.shape[2], in_tiles(rows, left.shape[2])
     width = room.shape[1] // 2
-    panels = room[: COLUMNS * chunks].view(np.uint32).reshape(chunks, 1, width, COLUMNS)
+    panels = room[: COLUMNS * chunks].view(np.uint32).reshape(chunks, width, COLUMNS)
     packed = room[COLUMNS * chunks :]
-    products: Any
-    if in_tiles(rows, inner):
-        products = tile_matmul.products()
-        packed = packed.view(np.uint32).reshape(chunks, 1, -1, width)
+    kernel: Any
+    if tiles:
+        kernel = tile_matmul.products()
+        packed = packed.view(np.uint32).reshape(chunks, -1, width)
     else:
-        products = bfloat16_matmul.products()
+        kernel = bfloat16_matmul.products()
         packed = packed.view(np.int16).reshape(chunks, -1)
     out, left, right = (a.view(np.int16) for a in (out, left, right))
-    words = _words(right)
     added = np.empty(0, np.int16)
     if bias is not None:
         added = np.ascontiguousarray(bias).reshape(-1).view(np.int16)
-
-    def run(chunk: int, start: int, stop: int) -> None:
-        if batch > 1:
-            some, columns = slice(start, stop), slice(0, n)
-        else:
-            some = slice(0, 1)
-            columns = slice(min(start * COLUMNS, n - COLUMNS), min(stop * COLUMNS, n))
-        if start < stop:
-            products(
-                out[some, :, columns],
-                left[some],
-                right[some, :, columns],
-                words[some, :, columns],
-                added[columns] if added.size > 1 else added,
-                packed[chunk],
-                panels[chunk],
-            )
-
-    count = batch if batch > 1 else -(-n // COLUMNS)
-    if chunks > 1 and out.size * inner >= 2 * thresholds.PRODUCT_THREAD:
-        threads.parallel_chunks(run, count, chunks)
-    else:
-        run(0, 0, count)
+    units = batch if batch > 1 else -(-n // COLUMNS)
+    each = thresholds.PRODUCT << (TILES_FASTER if tiles else 0)
+    workers = threads.workers(2 * out.size * inner, min(chunks, units), each)
+    arrays = (out, left, right, _words(right), added, packed, panels)
+    share_units(kernel, arrays, units, max(1, workers))
 
 
 def _words(right: Any) -> Any:

@@ -158,19 +158,21 @@ pair: Any = spelled(_pair_code)
 
 @cache
 def products() -> Any:
-    """``products(out, left, right, words, bias, packed, panel)``: a stack of products.
+    """``products(out, left, right, words, bias, packed, panel, chunks, start, stop)``.
 
-    Args of it, all but ``words`` with bfloat16 in int16:
+    It computes units ``start`` to ``stop`` of a stack of products: its matrices or, of one matrix,
+    panels of ``COLUMNS`` columns. Args of it, all but ``words`` with bfloat16 in int16:
         out: (B, M, N), with M at least ``ROWS``, N at least ``COLUMNS``, the last dim without gaps.
         left: (B, M, K), K even, one of the last two dims without gaps.
         right: (B, K, N), likewise.
         words: Where that dim is K: ``right`` as (B, K // 2, N) of uint32, else an empty one.
         bias: (N,), (1,) or (0,).
-        packed: Room for ``ROWS`` or more rows of ``left``: (rows * K,).
-        panel: Room for a panel of ``right``, on a cache line: (1, K // 2, COLUMNS) of uint32.
+        packed: Rooms for ``ROWS`` or more rows of ``left``: (chunks, rows * K).
+        panel: Rooms for a panel of ``right``, on a cache line: (chunks, K // 2, COLUMNS) of uint32.
+        chunks: Into how many ranges all units are cut.
     """
     stacks, line = "i2:3A,i2:3Ar,i2:3Ar,u4:3Ar", "i2:1Cr"
-    return compiled(_products, signature=f"{stacks},{line},i2:1C,u4:3C")
+    return compiled(_products, signature=f"{stacks},{line},i2:2C,u4:3C,i8,i8,i8")
 
 
 @part
@@ -224,16 +226,30 @@ def widen(added: Any, bias: Any, j: int) -> None:
             added[c] = widened(bias[j + c if bias.size > 1 else 0])
 
 
+@part
+def units_of(out: Any, chunks: int, start: int, stop: int) -> Any:
+    """Return the number of a chunk's room, and its matrices and columns: from, to."""
+    units = out.shape[0] if out.shape[0] > 1 else (out.shape[2] + 63) // 64
+    room = (start * chunks + units - 1) // units
+    if out.shape[0] > 1:
+        return room, start, stop, 0, out.shape[2]
+    return room, 0, 1, 64 * start, min(64 * stop, out.shape[2])
+
+
 def _products(
-    out: Any, left: Any, right: Any, words: Any, bias: Any, packed: Any, panel: Any
-) -> None:
-    batch, rows, columns = out.shape
-    inner = left.shape[2]
+    out: Any, left: Any, right: Any, words: Any, bias: Any, packed: Any, panel: Any, chunks: int,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    if start == stop:
+        return
+    rows, columns, inner = out.shape[1], out.shape[2], left.shape[2]
     count = inner // 2
+    room, first_matrix, last_matrix, first_column, last_column = units_of(out, chunks, start, stop)
+    packed, panel = packed[room], panel[room : room + 1]
     turned = left.strides[2] != 2
     most = packed.size // inner if turned else rows
     added = np.empty(64, np.float32)
-    for b in range(batch):
+    for b in range(first_matrix, last_matrix):
         for row_tile in range(0, rows, most):
             first = max(0, min(row_tile, rows - 6))  # some rows again rather than too few
             size = min(first + most, rows) - first
@@ -242,17 +258,17 @@ def _products(
             if turned:
                 bring(packed.ctypes.data, source, left.strides[2], count, size)
                 source, row, pair = packed.ctypes.data, 4, 4 * size
-            for k in range(0, columns, 64):
+            for k in range(first_column, last_column, 64):
                 j = min(k, columns - 64)  # likewise
                 gather(panel, right, words, b, j, count)
                 widen(added, bias, j)
                 to = out.ctypes.data + b * out.strides[0] + first * out.strides[1] + 2 * j
                 for i in range(0, size, 6):
-                    start = min(i, size - 6)
+                    top = min(i, size - 6)
                     _panel_rows(
-                        to + start * out.strides[1],
+                        to + top * out.strides[1],
                         out.strides[1],
-                        source + start * row,
+                        source + top * row,
                         row,
                         pair,
                         panel.ctypes.data,

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...common.copy import copy
-from ...runtime import blas
+from ...runtime import blas, mkl
 
 _BY_ROWS, _BY_COLUMNS = 101, 102  # how matrices lie
 _LEFT, _UPPER, _LOWER, _PLAIN, _TRANSPOSED, _GENERAL, _UNIT = (
@@ -53,7 +53,8 @@ def available() -> bool:
 
 
 def _address(name: str, kind: str) -> int:
-    return blas.symbol(f"scipy_LAPACKE_{_LETTERS[kind]}{name}_work64_")
+    routine = f"LAPACKE_{_LETTERS[kind]}{name}_work"
+    return mkl.symbol(f"{routine}_64") or blas.symbol(f"scipy_{routine}64_")
 
 
 @cache
@@ -345,7 +346,9 @@ def _trsm(kind: str) -> Any:
     number: Any = {"f": ctypes.c_float, "d": ctypes.c_double}.get(kind, ctypes.c_void_p)
     words = [ctypes.c_int] * 5 + [ctypes.c_int64] * 2 + [number]
     words += [ctypes.c_void_p, ctypes.c_int64] * 2
-    return ctypes.CFUNCTYPE(None, *words)(blas.symbol(f"scipy_cblas_{_LETTERS[kind]}trsm64_"))
+    name = f"cblas_{_LETTERS[kind]}trsm"
+    address = mkl.symbol(f"{name}_64") or blas.symbol(f"scipy_{name}64_")
+    return ctypes.CFUNCTYPE(None, *words)(address)
 
 
 def solve_triangular(a: Any, x: Any, upper: bool, unit: bool) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 
 from ..elementwise.copy import recast, transposed
 from ..support.jit import compiled, deferred, has, part, spelled
-from .bfloat16_matmul import COLUMNS, bring, gather, load, number, pair, store, widen
+from .bfloat16_matmul import COLUMNS, bring, gather, load, number, pair, store, units_of, widen
 
 ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 cgutils = deferred("numba.core.cgutils")
@@ -199,26 +199,33 @@ def _lay_out(packed: Any, left: Any, room: int, b: int, first: int, size: int) -
 
 @cache
 def products() -> Any:
-    """``products(out, left, right, words, bias, packed, panel)``: a stack of products.
+    """``products(out, left, right, words, bias, packed, panel, chunks, start, stop)``.
 
-    Args of it, all but ``words``, ``packed`` and ``panel`` with bfloat16 in int16:
+    Units as in ``bfloat16_matmul.py``. Args of it, all but ``words``, ``packed`` and ``panel`` with
+    bfloat16 in int16:
         out: (B, M, N), with M at least ``ROWS``, N at least ``COLUMNS``, the last dim without gaps.
         left: (B, M, K), K even and at least ``INNER``, one of the last two dims without gaps.
         right: (B, K, N), likewise.
         words: Where that dim is K: ``right`` as (B, K // 2, N) of uint32, else an empty one.
         bias: (N,), (1,) or (0,).
-        packed: Room for ``ROWS`` or more rows of ``left``: (1, rows, P) of uint32, where P is
+        packed: Rooms for ``ROWS`` or more rows of ``left``: (chunks, rows, P) of uint32, where P is
             K // 2 rounded up to a multiple of 16.
-        panel: Room for a panel of ``right``, on a cache line: (1, P, COLUMNS) of uint32.
+        panel: Rooms for a panel of ``right``, on a cache line: (chunks, P, COLUMNS) of uint32.
+        chunks: Into how many ranges all units are cut.
     """
     stacks, line = "i2:3A,i2:3Ar,i2:3Ar,u4:3Ar", "i2:1Cr"
-    return compiled(_products, signature=f"{stacks},{line},u4:3C,u4:3C")
+    return compiled(_products, signature=f"{stacks},{line},u4:3C,u4:3C,i8,i8,i8")
 
 
 def _products(
-    out: Any, left: Any, right: Any, words: Any, bias: Any, packed: Any, panel: Any
-) -> None:
-    batch, rows, columns = out.shape
+    out: Any, left: Any, right: Any, words: Any, bias: Any, packed: Any, panel: Any, chunks: int,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    if start == stop:
+        return
+    rows, columns = out.shape[1], out.shape[2]
+    room, first_matrix, last_matrix, first_column, last_column = units_of(out, chunks, start, stop)
+    packed, panel = packed[room : room + 1], panel[room : room + 1]
     pairs, tiles = left.shape[2] // 2, panel.shape[1] // 16
     laid = left.strides[2] != 2 or tiles * 16 != pairs
     most = packed.shape[1] if laid else rows
@@ -227,7 +234,7 @@ def _products(
         for c in range(64):
             panel[0, k, c] = 0
     _configure()
-    for b in range(batch):
+    for b in range(first_matrix, last_matrix):
         for row_tile in range(0, rows, most):
             first = max(0, min(row_tile, rows - 32))  # some rows again rather than too few
             size = min(first + most, rows) - first
@@ -236,18 +243,18 @@ def _products(
             if laid:
                 _lay_out(packed, left, panel.ctypes.data, b, first, size)
                 source, row = packed.ctypes.data, 4 * panel.shape[1]
-            for k in range(0, columns, 64):
+            for k in range(first_column, last_column, 64):
                 j = min(k, columns - 64)  # likewise
                 gather(panel, right, words, b, j, pairs)
                 widen(added, bias, j)
                 to = out.ctypes.data + b * out.strides[0] + first * out.strides[1] + 2 * j
                 for i in range(0, size, 32):
-                    start = min(i, size - 32)
+                    top = min(i, size - 32)
                     for c in range(0, 64, 32):
                         _tiles(
-                            to + start * out.strides[1] + 2 * c,
+                            to + top * out.strides[1] + 2 * c,
                             out.strides[1],
-                            source + start * row,
+                            source + top * row,
                             row,
                             panel.ctypes.data + 4 * c,
                             tiles,
