@@ -21,6 +21,8 @@ too, and two columns more: its median, and the ratio of medians, compiled over w
 ``--mkl``: lowtide multiplies with MKL where that is installed; here a second process of it does not
 (``LOWTIDE_MKL=0``), and the two columns compare with that one.
 
+``--autocast``: both libraries run the step under ``autocast("cpu", dtype=bfloat16)``.
+
 ``--torch-compile``: PyTorch's step is ``torch.compile(step)``.
 
 ``--device cuda``: the models train on a GPU. A turn ends when the GPU is idle, and a step's time is
@@ -30,7 +32,7 @@ PyTorch keeps its defaults: TF32 in convolutions, not in products.
 
     python -m benchmarks.training_step [--rounds N] [--threads N] [--busy N] [--only NAME,NAME]
                                        [--device cpu|cuda] [--cold] [--compiled]
-                                       [--mkl] [--torch-compile] [--json FILE]
+                                       [--mkl] [--autocast] [--torch-compile] [--json FILE]
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ TURN = 0.25  # seconds of steps in a turn, at least
 PAUSE_S = 0.05  # between turns, until idle threads sleep
 
 
-def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
+def serve(
+    pipe: Any, name: str, case: str, threads: int, device: str, autocast: bool = False
+) -> None:
     """Run in a process of its own: build a case, then time steps when told to."""
     name, _, kind = name.partition(" ")
     if kind == "openblas":
@@ -70,6 +74,8 @@ def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
         return
     functional = importlib.import_module(f"{name}.nn.functional")
     step = training_step(Library(module, functional, module.optim), case, MODELS | IN_OPS)
+    if autocast:
+        step = under_autocast(module, step)
     if kind == "compiled":
         step = module.compile(step, fullgraph=name == "lowtide")
     start = time.perf_counter()
@@ -88,6 +94,16 @@ def serve(pipe: Any, name: str, case: str, threads: int, device: str) -> None:
         step()
         ledger = module.max_memory_allocated()
     pipe.send({"ledger_bytes": ledger, "process_bytes": process_peak()})
+
+
+def under_autocast(module: Any, step: Any) -> Any:
+    """Return a step that computes in bfloat16 where autocast does."""
+
+    def run() -> Any:
+        with module.autocast("cpu", dtype=module.bfloat16):
+            return step()
+
+    return run
 
 
 def serve_gpu(pipe: Any, module: Any, case: str, device: str) -> None:
@@ -147,7 +163,7 @@ def measure(case: str, names: list[str], args: argparse.Namespace, spinning: lis
     pipes = []
     for name in names:
         here, there = context.Pipe()
-        arguments = (there, name, case, args.threads, args.device)
+        arguments = (there, name, case, args.threads, args.device, args.autocast)
         context.Process(target=serve, args=arguments, daemon=True).start()
         pipes.append([here])
         if args.device == "cpu":  # one after the other: they would disturb each other
@@ -222,6 +238,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="compile kernels anew")
     parser.add_argument("--compiled", action="store_true", help="lowtide's step is compiled")
     parser.add_argument("--mkl", action="store_true", help="beside lowtide without MKL")
+    parser.add_argument("--autocast", action="store_true", help="steps in bfloat16")
     parser.add_argument("--torch-compile", action="store_true", help="PyTorch's step is compiled")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

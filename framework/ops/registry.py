@@ -191,6 +191,8 @@ class Op:
     def kernel(self, device: str, **options: Any) -> Callable[[Any], Any]:
         """Declare a further kernel of the same signature for one device; the first that fits runs.
 
+        Those that take halves as they are come before all others.
+
         Args:
             device: "cpu" or "cuda".
             **options: ``when``, ``layout``, ``scratch`` and ``dtypes`` of
@@ -203,7 +205,8 @@ class Op:
             made = Kernel(function, device, **options)
             if not callable(made.scratch) and made.dtypes != "mixed":
                 self._check_parameters(function, self.scratch if made.scratch else ())
-            self.kernels.append(made)
+            halves = sum(k.dtypes == "half" for k in self.kernels)
+            self.kernels.insert(halves if made.dtypes == "half" else len(self.kernels), made)
             return function
 
         return declare

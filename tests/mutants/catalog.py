@@ -14,6 +14,10 @@ MEMORY = ("tests/memory",)
 REGIONS = ("tests/checkpointing/test_regions.py", "tests/checkpointing/test_passes.py")
 DATA = ("tests/data",)
 FILES = ("tests/serialization",)
+HALVES = (
+    "tests/ops/test_half_loops.py", "tests/ops/test_row_blocks.py",
+    "tests/ops/convolution/test_half_blocks.py",
+)  # fmt: skip
 UPDATES = ("tests/kernels/test_update.py",)
 OPTIM = ("tests/optim",)
 
@@ -492,5 +496,27 @@ MUTANTS = (
         "decoupled weight decay is added to the gradient", "optim/adam.py",
         "            decoupled_weight_decay=True,\n",
         "            decoupled_weight_decay=False,\n", OPTIM,
+    ),
+    # Halves
+    Mutant(
+        "a block of rows is not rounded into its place", "framework/kernels/common/row_blocks.py",
+        "            if home is not None:\n                copy(part, made)",
+        "            if home is None:\n                copy(part, made)", HALVES,
+    ),
+    Mutant(
+        "sums of a weight's gradient begin anew in each block",
+        "framework/ops/convolution/half_blocks.py",
+        "        xp.add(total, here, out=total)", "        xp.copyto(total, here)", HALVES,
+    ),
+    Mutant(
+        "a loop of halves reads words as numbers", "framework/kernels/formula/loop.py",
+        '"np.float32", "widened({}[{}])", "converted(out, {})"',
+        '"np.float32", "np.float32({}[{}])", "converted(out, {})"', HALVES,
+    ),
+    Mutant(
+        "a masked attention has the first block's mask in all blocks",
+        "framework/ops/attention/sdpa.py",
+        "        arrays = o, sums, scores, kept, q, k, v, tiling.mask_words(*(mask or [None]))",
+        "        arrays = o, sums, scores, kept, q, k, v, tiling.mask_words(attn_mask)", HALVES,
     ),
 )  # fmt: skip

@@ -100,14 +100,7 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None, of_halves=None):
         return run, [a.reshape(-1) for a in (out, *arrays)], numbers
 
     if of_halves is not None:
-
-        @op.kernel("cpu", when=same_halves(when), layout=layout, scratch=False, dtypes="half")
-        def _(xp, out, *arrays, **attributes):
-            kind = word(out.dtype)
-            run, flat, numbers = call(out, arrays, attributes, of_halves)
-            if writes and np.may_share_memory(out, arrays[0]):
-                run = partial(_in_place, run)
-            parallel_rows(run, out.size, out.size, *(a.view(kind) for a in flat), *numbers)
+        _give_half_loop(op, partial(call, choose=of_halves), when, layout)
 
     @op.kernel("cpu", when=when, layout=layout, scratch=False)
     def _(xp, out, *arrays, **attributes):
@@ -123,6 +116,19 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None, of_halves=None):
     def _(xp, out, *arrays, **attributes):
         run, flat, numbers = call(out, arrays, attributes)
         printed(run)(xp, *flat, *numbers)
+
+
+def _give_half_loop(op, call, when, layout):
+    # The same, of a loop over words of halves.
+    writes = bool(op.op.inplace)
+
+    @op.kernel("cpu", dtypes="half", when=same_halves(when), layout=layout, scratch=False)
+    def _(xp, out, *arrays, **attributes):
+        kind = word(out.dtype)
+        run, flat, numbers = call(out, arrays, attributes)
+        if writes and np.may_share_memory(out, arrays[0]):
+            run = partial(_in_place, run)
+        parallel_rows(run, out.size, out.size, *(a.view(kind) for a in flat), *numbers)
 
 
 def _give_channel_loop(op, by_channel, layout):

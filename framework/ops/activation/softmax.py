@@ -12,6 +12,7 @@ from ...dtypes import FLOAT, as_dtype, float32
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
+from ...kernels.common.row_blocks import in_blocks, room_specs
 from ...kernels.common.schedule import parallel_rows
 from ...kernels.cuda import softmax as on_gpu
 from ...kernels.cuda.kernel import is_float
@@ -30,6 +31,30 @@ def _row(input, dim):
 
 def _compiled(input, *_, dim):
     return worth_compiling(input) and input.dtype is float32
+
+
+def _halves(input, *others, dim):
+    # Rows of halves, which are converted a block at a time.
+    return (
+        input.dtype.is_half
+        and dim == input.ndim - 1
+        and all(s.dtype is input.dtype for s in others)
+        and worth_compiling(input.like(dtype=float32))
+    )
+
+
+def _rooms(input, *others, dim):
+    return room_specs(prod(input.shape[:-1]), input, input, *others)
+
+
+def _run_blocks(name, out, rooms, *inputs):
+    from ...kernels.cpu import attention
+
+    def compute(*rows):
+        parallel_rows(getattr(attention, name), rows[0].size, len(rows[0]), *rows)
+
+    out, *given = (a.reshape(-1, out.shape[-1]) for a in (out, *inputs))
+    in_blocks(compute, [out], given, rooms)
 
 
 def _run(name, dim, out, lines, *inputs):
@@ -95,6 +120,11 @@ def _softmax(xp, out, row, input, *, dim):
     xp.divide(out, row, out=out)
 
 
+@_softmax.kernel("cpu", dtypes="half", when=_halves, layout=contiguous, scratch=_rooms)
+def _(xp, out, room, other, input, *, dim):
+    _run_blocks("softmax", out, [room, other], input)
+
+
 @_softmax.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, input, *, dim):
     _run("softmax", dim, out, [row], input)
@@ -124,6 +154,11 @@ def _softmax_gradient(xp, out, row, incoming, output, *, dim):
     total(xp, out, axis, row)
     xp.subtract(incoming, row, out=out)
     xp.multiply(out, output, out=out)
+
+
+@_softmax_gradient.kernel("cpu", dtypes="half", when=_halves, layout=contiguous, scratch=_rooms)
+def _(xp, out, room, other, third, incoming, output, *, dim):
+    _run_blocks("softmax_grad", out, [room, other, third], incoming, output)
 
 
 @_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
@@ -169,6 +204,11 @@ def _log_softmax(xp, out, largest, row, input, *, dim):
     xp.subtract(out, row, out=out)
 
 
+@_log_softmax.kernel("cpu", dtypes="half", when=_halves, layout=contiguous, scratch=_rooms)
+def _(xp, out, room, other, input, *, dim):
+    _run_blocks("log_softmax", out, [room, other], input)
+
+
 @_log_softmax.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, largest, row, input, *, dim):
     _run("log_softmax", dim, out, [largest, row], input)
@@ -197,6 +237,11 @@ def _log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     xp.exp(output, out=out)
     xp.multiply(out, row, out=out)
     xp.subtract(incoming, out, out=out)
+
+
+@_log_softmax_gradient.kernel("cpu", dtypes="half", when=_halves, layout=contiguous, scratch=_rooms)
+def _(xp, out, room, other, third, incoming, output, *, dim):
+    _run_blocks("log_softmax_grad", out, [room, other, third], incoming, output)
 
 
 @_log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)

@@ -21,6 +21,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import BOOL, bool_, float32
+from ...kernels.common.row_blocks import in_blocks, room_specs
 from ...kernels.cpu import attention_blocks
 from ...kernels.cuda import attention as on_gpu
 from ...random.generator import draw
@@ -36,11 +37,14 @@ from .sdpa_backward import _attention_grad
 from .tiling import (
     Tiling,
     attention_flops,
+    block_tiling,
     kept_tile,
     mask_view,
     masked_scores,
+    masks_of_examples,
     rows_ready,
     workspaces,
+    worth_blocks,
     worth_compiling_attention,
 )
 
@@ -127,6 +131,30 @@ def _attention(
 
 def _block_scratch(query, key, value, attn_mask, *_, p, causal, **__):
     return Tiling(query.shape, key.shape, causal, query.dtype.itemsize, True).blocks(p)
+
+
+def _half_scratch(query, key, value, *_, causal, p, **__):
+    out = query.like((*query.shape[:3], value.shape[3]))
+    blocks = block_tiling(query, key, value, causal).blocks(p)
+    return *room_specs(query.shape[0], out, query, key, value), *blocks
+
+
+@_attention.kernel("cpu", dtypes="half", when=worth_blocks, scratch=_half_scratch)
+def _(
+    xp, out, lse, room, q_room, k_room, v_room, scores, kept, query, key, value, attn_mask, rng, *,
+    p, causal, scale, order=HEADS,
+):  # fmt: skip
+    tiling = block_tiling(query, key, value, causal)
+    words = attention_blocks.dropout_words(rng, p)
+
+    def compute(o, sums, q, k, v, *mask):
+        tiling.batch = len(q)
+        arrays = o, sums, scores, kept, q, k, v, tiling.mask_words(*(mask or [None]))
+        tiling.for_each_head(attention_blocks.forward, 2, *arrays, *words, np.float32(scale))
+
+    results = _restored(out, order), lse.reshape(lse.shape[:3])
+    inputs = [query, key, value, *masks_of_examples(attn_mask, query, key)]
+    in_blocks(compute, results, inputs, [room, q_room, k_room, v_room])
 
 
 @_attention.kernel(

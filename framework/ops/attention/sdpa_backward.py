@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import float32
+from ...kernels.common.row_blocks import in_blocks, room_specs
 from ...kernels.cpu import attention_blocks
 from ...kernels.cuda import attention as on_gpu
 from ...random.philox import Rng
@@ -23,11 +24,14 @@ from ..registry import op
 from .tiling import (
     Tiling,
     attention_flops,
+    block_tiling,
     kept_tile,
     mask_view,
     masked_scores,
+    masks_of_examples,
     rows_ready,
     workspaces,
+    worth_blocks,
     worth_compiling_attention,
 )
 
@@ -135,6 +139,40 @@ def _block_scratch(grad, query, key, *_, p, causal, **__):
     tiling = Tiling(query.shape, key.shape, causal, query.dtype.itemsize, True)
     scores, kept = tiling.blocks(p)
     return scores, scores, kept, Spec((tiling.threads * tiling.lines,), scores.dtype)
+
+
+def _half_scratch(grad, query, key, value, mask, rng, result, lse, *, causal, p, **_):
+    halves = (query, key, value, query, key, value, result, grad, lse)
+    tiling = block_tiling(query, key, value, causal)
+    scores, kept = tiling.blocks(p)
+    sums = Spec((tiling.threads * tiling.lines,), scores.dtype)
+    return scores, scores, kept, sums, *room_specs(query.shape[0], *halves)
+
+
+@_attention_grad.kernel(
+    "cpu",
+    dtypes="half",
+    when=lambda grad, *rest, bias, **a: (
+        not bias and grad.dtype is rest[0].dtype and worth_blocks(*rest, **a)
+    ),
+    scratch=_half_scratch,
+)
+def _(
+    xp, dq, dk, dv, dmask, scores, grads, kept, sums, *rest, p, causal, scale, bias
+):  # fmt: skip
+    *rooms, grad, query, key, value, attn_mask, rng, result, lse = rest
+    tiling = block_tiling(query, key, value, causal)
+    drawn = attention_blocks.dropout_words(rng, p)
+
+    def compute(dq, dk, dv, q, k, v, out, above, low, *mask):
+        tiling.batch = len(q)
+        arrays = dq, dk, dv, scores, grads, kept, sums, q, k, v, out, above, low
+        words = tiling.mask_words(*(mask or [None])), tiling.mask_words(None), *drawn
+        tiling.for_each_head(attention_blocks.backward, 5, *arrays, *words, np.float32(scale))
+
+    inputs = [query, key, value, result, grad, lse.reshape(lse.shape[:3])]
+    inputs += masks_of_examples(attn_mask, query, key)
+    in_blocks(compute, [dq, dk, dv], inputs, rooms)
 
 
 @_attention_grad.kernel(

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from ...dtypes import bool_, float32, int32
+from ...kernels.common.row_blocks import rows_of_block
 from ...kernels.cpu import attention_blocks
 from ...kernels.runtime import blas, threads, thresholds
 from ...spec import Spec
@@ -200,6 +203,35 @@ def attention_flops(query, key, value, *_, causal=False, **__):
     """FLOPs of both products; half of them if causal."""
     pairs = prod(query.shape[:3]) * key.shape[2]
     return 2 * pairs * (query.shape[3] + value.shape[3]) // (2 if causal else 1)
+
+
+def worth_blocks(query, key, value, attn_mask, *_, p, **__):
+    """Whether compiled kernels serve halves, of which examples are converted a block at a time.
+
+    Without dropout, whose numbers are counted from the first example; a mask is of bool.
+    """
+    if not query.dtype.is_half or p or not query.dtype is key.dtype is value.dtype:
+        return False
+    if not (attn_mask is None or attn_mask.dtype is bool_):
+        return False
+    floats = (s.like(dtype=float32) for s in (query, key, value))
+    return worth_compiling_attention(*floats, attn_mask)
+
+
+def block_tiling(query, key, value, causal):
+    """Return the tiling of a block of examples, by shapes or arrays of all."""
+    examples = query.shape[0]
+    widest = max(prod(query.shape[1:]), prod(key.shape[1:]), prod(value.shape[1:]))
+    widest = max(widest, prod(query.shape[1:3]) * value.shape[3])
+    step = rows_of_block(examples, widest)
+    return Tiling((step, *query.shape[1:]), (step, *key.shape[1:]), causal, 4, True)
+
+
+def masks_of_examples(mask, query, key):
+    """Return what each block has of a mask: nothing, or a view with an entry for each example."""
+    if mask is None:
+        return []
+    return [np.broadcast_to(mask, (*query.shape[:3], key.shape[2]))]
 
 
 def worth_compiling_attention(query, key, value, attn_mask, *_, **__):

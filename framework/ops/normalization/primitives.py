@@ -404,8 +404,9 @@ def _batch_infer(input, weight, bias, *, shape, axes, affine, eps):
 def _batch_cases(make):
     x = make(4, 3, 1)
     shape = tuple(x.shape)
-    one = {"shape": shape, "axes": (0, 2), "affine": (1, shape[1], 1), "eps": 1e-5}
-    yield (x, make(3), make(3)), one
+    base = {"shape": shape, "axes": (0, 2), "affine": (1, shape[1], 1), "eps": 1e-5}
+    yield (x, make(3), make(3)), base
+    yield (make(2, 3, 4), make(3), make(3)), base | {"shape": (2, 3, 4)}
     one = {"shape": (4, 3), "axes": (0,), "affine": (1, 3), "eps": 1e-3}
     yield (make(4, 3), None, None), one
     yield (make(3, 0), None, make(0)), one | {"shape": (3, 0), "affine": (1, 0)}
