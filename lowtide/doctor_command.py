@@ -89,7 +89,11 @@ def _devices() -> Iterator[str]:
 
 
 def _blas() -> Iterator[str]:
-    used = mkl.version()
+    try:
+        used = mkl.version()
+    except OSError as error:
+        yield f"products: none, {error}"
+        return
     if used is not None:
         yield f"products and decompositions: {used}"
         yield f"small matrices: OpenBLAS with kernels for {blas.kernels()}"

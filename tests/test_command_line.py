@@ -93,6 +93,7 @@ def test_doctor_says_which_kernels_products_take(chosen):
     if blas.kernels() is None:
         pytest.skip("NumPy's BLAS is not OpenBLAS")
     environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+    environment["LOWTIDE_MKL"] = "0"
     if chosen is not None:
         environment["OPENBLAS_CORETYPE"] = chosen
     command = [sys.executable, "-m", "lowtide", "doctor"]
@@ -101,6 +102,19 @@ def test_doctor_says_which_kernels_products_take(chosen):
     assert found is not None
     assert chosen in (None, found[1])
     assert ("OPENBLAS_CORETYPE has chosen these" in done.stdout) == (chosen is not None)
+    assert "LOWTIDE_MKL=0 keeps MKL from being used" in done.stdout
+
+
+def test_doctor_says_that_a_library_is_missing(tmp_path):
+    missing = tmp_path / "libmkl_rt.so"
+    done = subprocess.run(
+        [sys.executable, "-m", "lowtide", "doctor"],
+        env=os.environ | {"LOWTIDE_MKL": str(missing)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"LOWTIDE_MKL={missing}: there is no such file; 0 switches MKL off" in done.stdout
 
 
 FAKE = "__version__ = 'of a test'\n"  # PyTorch, for a script that only imports it

@@ -16,9 +16,10 @@ from lowtide.framework.ops.activation import softmax
 from lowtide.framework.ops.attention import sdpa, sdpa_backward
 from lowtide.framework.ops.loss import cross_entropy_blocks
 from lowtide.framework.ops.normalization import half_blocks
+from lowtide.framework.ops.pooling import half_blocks as pooling_blocks
 from lowtide.framework.ops.registry import OPS
 
-MODULES = [softmax, sdpa, sdpa_backward, cross_entropy_blocks, half_blocks]
+MODULES = [softmax, sdpa, sdpa_backward, cross_entropy_blocks, half_blocks, pooling_blocks]
 HALVES = [lt.float16, lt.bfloat16]
 NAMES = ["float16", "bfloat16"]
 
@@ -85,6 +86,13 @@ CASES: dict[str, tuple[Any, Any]] = {
         [(26, 20, 7, 11), (20,), (20,)],
     ),
     "batch_norm alone": (lambda x: F.batch_norm(x, None, None, training=True), [(26, 20, 77)]),
+    "max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1), [(26, 20, 17, 11)]),
+    "max_pool of one dim": (lambda x: F.max_pool1d(x, 2), [(26, 20, 70)]),
+    "avg_pool": (
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        [(26, 20, 17, 11)],
+    ),
+    "avg_pool of three dims": (lambda x: F.avg_pool3d(x, 2), [(13, 10, 8, 8, 6)]),
     "attention": (F.scaled_dot_product_attention, ATTENTION),
     "attention, masked": (masked, ATTENTION),
     "attention, causal": (lambda q, k, v: masked(q, k, v, causal=True), ATTENTION),

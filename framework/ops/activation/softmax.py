@@ -33,6 +33,13 @@ def _compiled(input, *_, dim):
     return worth_compiling(input) and input.dtype is float32
 
 
+def _loops():
+    # Compiled loops are imported when they are first used.
+    from ...kernels.cpu import attention
+
+    return attention
+
+
 def _halves(input, *others, dim):
     # Rows of halves, which are converted a block at a time.
     return (
@@ -48,10 +55,8 @@ def _rooms(input, *others, dim):
 
 
 def _run_blocks(name, out, rooms, *inputs):
-    from ...kernels.cpu import attention
-
     def compute(*rows):
-        parallel_rows(getattr(attention, name), rows[0].size, len(rows[0]), *rows)
+        parallel_rows(getattr(_loops(), name), rows[0].size, len(rows[0]), *rows)
 
     out, *given = (a.reshape(-1, out.shape[-1]) for a in (out, *inputs))
     in_blocks(compute, [out], given, rooms)
@@ -59,17 +64,15 @@ def _run_blocks(name, out, rooms, *inputs):
 
 def _run(name, dim, out, lines, *inputs):
     # By rows where they lie together, else by columns, with a line of sums for each matrix.
-    from ...kernels.cpu import attention
-
     shape = out.shape
     if dim == len(shape) - 1:
         rows = [a.reshape(-1, shape[-1]) for a in (out, *inputs)]
-        parallel_rows(getattr(attention, name), out.size, len(rows[0]), *rows)
+        parallel_rows(getattr(_loops(), name), out.size, len(rows[0]), *rows)
         return
     count, columns = prod(shape[:dim]), prod(shape[dim + 1 :])
     cubes = [a.reshape(count, shape[dim], columns) for a in (out, *inputs)]
     lines = [a.reshape(count, columns) for a in lines]
-    run = getattr(attention, name + "_along")
+    run = getattr(_loops(), name + "_along")
     parallel_rows(run, out.size, count, cubes[0], *lines, *cubes[1:])
 
 
