@@ -213,6 +213,12 @@ def test_a_damaged_file_is_as_none(folder, text):
     assert KernelSeconds(3).load().times == known.times
 
 
+def test_times_of_another_library_of_products_are_kept_apart(folder, monkeypatch):
+    name = KernelSeconds(1)._file()
+    monkeypatch.setattr(kernel_seconds.mkl, "version", lambda: "another")
+    assert KernelSeconds(1)._file() != name
+
+
 def test_where_the_cache_cannot_be_used_nothing_is_kept(folder):
     folder.mkdir(parents=True)
     os.chmod(folder.parent, 0o777)  # others may write there

@@ -1,8 +1,9 @@
 """How long kernels take on this machine: measured once, and kept in the cache.
 
 A kernel is known by its op, the shapes, dtypes and layouts of what it reads, its attributes, and
-the number of threads. What is kept depends on the processor and on the versions of the packages
-that compute. It only decides what a plan prefers and predicts, never what is computed.
+the number of threads. What is kept depends on the processor, on the versions of the packages
+that compute, and on whether MKL is used. It only decides what a plan prefers and predicts, never
+what is computed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cache_folder, threads
+from . import cache_folder, mkl, threads
 
 FOLDER = "times"
 FAULT = "page fault of a byte"
@@ -120,6 +121,7 @@ def _machine() -> str:
     lowtide = sys.modules.get(__name__.partition(".")[0])
     parts = [getattr(lowtide, "__version__", ""), np.__version__, _processor()]
     parts += [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("NUMBA_")]
+    parts.append(mkl.version() or "")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
