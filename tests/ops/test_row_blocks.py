@@ -45,6 +45,11 @@ def masked(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
     return F.scaled_dot_product_attention(q, k, v, seen, is_causal=causal)
 
 
+def gaps(q: Any, k: Any, v: Any) -> Any:
+    seen = lt.tensor(numbers(q.shape[0], q.shape[2], 1, 2 * k.shape[2], seed=7) > -1)
+    return F.scaled_dot_product_attention(q, k, v, seen.transpose(1, 2)[..., ::2])
+
+
 def merged(q: Any, k: Any, v: Any) -> Any:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # heads that were split off a product's result
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -95,6 +100,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "avg_pool of three dims": (lambda x: F.avg_pool3d(x, 2), [(13, 10, 8, 8, 6)]),
     "attention": (F.scaled_dot_product_attention, ATTENTION),
     "attention, masked": (masked, ATTENTION),
+    "attention, a mask with gaps": (gaps, ATTENTION),
     "attention, causal": (lambda q, k, v: masked(q, k, v, causal=True), ATTENTION),
     "attention, rows first": (merged, [(11, 40, 4, 24), (11, 56, 4, 24), (11, 56, 4, 16)]),
     "attention, shared heads": (

@@ -139,7 +139,13 @@ def _half_scratch(query, key, value, *_, causal, p, **__):
     return *room_specs(query.shape[0], out, query, key, value), *blocks
 
 
-@_attention.kernel("cpu", dtypes="half", when=worth_blocks, scratch=_half_scratch)
+@_attention.kernel(
+    "cpu",
+    dtypes="half",
+    when=worth_blocks,
+    layout=attention_blocks.rows_lie_close,
+    scratch=_half_scratch,
+)
 def _(
     xp, out, lse, room, q_room, k_room, v_room, scores, kept, query, key, value, attn_mask, rng, *,
     p, causal, scale, order=HEADS,

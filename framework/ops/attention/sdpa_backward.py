@@ -155,6 +155,7 @@ def _half_scratch(grad, query, key, value, mask, rng, result, lse, *, causal, p,
     when=lambda grad, *rest, bias, **a: (
         not bias and grad.dtype is rest[0].dtype and worth_blocks(*rest, **a)
     ),
+    layout=attention_blocks.rows_lie_close,
     scratch=_half_scratch,
 )
 def _(
