@@ -66,6 +66,7 @@ def results(f: Any, x: Any, g: Any) -> tuple[Any, Any]:
     return made, x.grad
 
 
+@pytest.mark.quick(24)
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("dtype", [lt.float16, lt.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FUNCTIONS)

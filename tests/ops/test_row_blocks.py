@@ -116,6 +116,7 @@ def gradients(f: Any, leaves: list[Any]) -> list[Any]:
     return [made.detach(), *[x.grad for x in leaves]]
 
 
+@pytest.mark.quick(42)
 @pytest.mark.parametrize("dtype", HALVES, ids=NAMES)
 @pytest.mark.parametrize("block", [1, 1 << 12, 1 << 17])
 @pytest.mark.parametrize("name", CASES)
@@ -142,6 +143,7 @@ def test_they_are_those_of_float32_rounded(name, block, dtype, monkeypatch):
         assert np.abs(x - y).max() <= 2**-7 * max(1.0, np.abs(y).max())
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_change_no_number_but_sums_over_rows(name, monkeypatch):
     f, shapes = CASES[name]

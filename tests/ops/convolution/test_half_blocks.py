@@ -59,6 +59,7 @@ def results(f: Any, leaves: list[Any], options: Any) -> list[Any]:
     return [made.detach(), *[x.grad for x in leaves]]
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("dtype", [lt.float16, lt.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", CASES)

@@ -61,6 +61,7 @@ def assert_product(made, exact):
     assert (error <= np.abs(exact) * 2**-8 + np.abs(exact).max() * 2**-18).all()
 
 
+@pytest.mark.quick(24)
 @pytest.mark.parametrize("m", [6, 7, 64, 601])
 @pytest.mark.parametrize("n", [64, 65, 190])
 @pytest.mark.parametrize("k", [2, 30, 64, 130])
