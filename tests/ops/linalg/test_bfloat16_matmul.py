@@ -220,3 +220,24 @@ def test_a_forked_process_has_the_tile_registers(kernel):
     if child == 0:
         os._exit(0 if (a @ b).equal(made) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_the_workspace_held_before_does_not_show(turned, taken):
+    a, b = halves(40, 34), halves(34, 70, seed=1)
+    exact = a.double() @ b.double()
+    if turned:
+        a = a.t().contiguous().t()
+    (room,) = half_products.workspace(a._spec, (40, 70), 34)
+    lt.full(room.shape, float("nan"), dtype=DTYPE)  # given back, and taken by the product
+    assert_product(a @ b, exact)
+    assert len(taken) == 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_nan_stays_in_its_row(turned):
+    a, b = halves(40, 34), halves(34, 70, seed=1)
+    a[39, 5] = float("nan")
+    made = (a.t().contiguous().t() if turned else a) @ b
+    assert made[39].isnan().all()
+    assert not made[:39].isnan().any()
