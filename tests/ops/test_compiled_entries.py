@@ -27,7 +27,7 @@ from tests.samples import fresh_start
 # Those of compiled kernels are 2: a tensor of no dims is never large, and no kernel takes one.
 SMALL = dict.fromkeys(("COMPILED", "COMPILED_HEAVY", "COMPILED_MOVE"), 2)
 SMALL |= {"THREAD": 1, "COPY_THREAD": 1, "CHUNK": 4}
-SMALL |= {"HALF_BLOCK": 8, "IMAGE_BLOCK": 1, "IMAGE_WEIGHTS": 0}
+SMALL |= {"HALF_BLOCK": 8, "IMAGE_BLOCK": 1, "IMAGE_WEIGHTS": 0, "CHANNEL_BLOCK_THREADS": 99}
 SMALL |= dict.fromkeys(("PRODUCT", "PRODUCT_THREAD", "BLAS_MATRIX", "BLAS_VECTOR"), 1)
 
 # Entries that samples do not reach, by their dtypes, and the tests that do.

@@ -15,13 +15,16 @@ from typing import Any
 
 from ...dtypes import float32
 from ...spec import Spec
-from ..runtime import thresholds
+from ..runtime import threads, thresholds
 from .copy import copy
+
+_MOST_THREADS = 4  # for which a block grows
 
 
 def rows_of_block(rows: int, width: int) -> int:
     """Return how many rows of ``width`` elements a block has, of so many in all."""
-    return max(1, min(rows, thresholds.HALF_BLOCK // max(1, width)))
+    block = thresholds.HALF_BLOCK * min(_MOST_THREADS, threads.LIMIT)
+    return max(1, min(rows, block // max(1, width)))
 
 
 def room_specs(rows: int, *operands: Spec, step: int = 0) -> tuple[Spec, ...]:

@@ -113,11 +113,18 @@ workspace: between tiles two threads wait for the interpreter's lock.
 """
 
 HALF_BLOCK = 1 << 17
-"""Elements of a block of rows of halves that are converted at a time, unless a row has more.
+"""Elements for each thread, up to four, of a block of rows of halves that are converted at a time.
 
 Softmax and layer normalization of two million bfloat16, forward and backward, with one thread:
-5.5 ms for 2^15, 4.3 for 2^16, 4.4 for 2^17, 5.3 for 2^18 and above; with two threads 5.6, 5.9, 3.3
-and 4.0.
+5.5 ms for 2^15, 4.3 for 2^16, 4.4 for 2^17, 5.3 for 2^18 and above. With two threads and four
+million, blocks of 2^17 to 2^20 take what all at once takes.
+"""
+
+CHANNEL_BLOCK_THREADS = 1
+"""Threads up to which batch normalization converts channels of halves a block at a time.
+
+With two, blocks take 1.7 times what all at once takes, for their planes lie apart; with one the
+same.
 """
 
 IMAGE_BLOCK = 1 << 20

@@ -11,6 +11,7 @@ from ...dtypes import float32
 from ...kernels.common.copy import copy
 from ...kernels.common.layout import contiguous
 from ...kernels.common.row_blocks import in_blocks, room_specs
+from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from .primitives import (
     _as_groups,
@@ -36,7 +37,13 @@ def _half_groups(input, *_, shape, axes, **__):
 
 def _half_planes(input, *_, shape, axes, **__):
     # Planes of one element have loops of their own, over channels side by side.
-    return input.dtype.is_half and shape[-1] > 1 and _planes(input.like(dtype=float32), axes=axes)
+    if (
+        threads.LIMIT > thresholds.CHANNEL_BLOCK_THREADS
+        or not input.dtype.is_half
+        or shape[-1] == 1
+    ):
+        return False
+    return _planes(input.like(dtype=float32), axes=axes)
 
 
 def _affine_specs(*specs):
