@@ -23,8 +23,12 @@ _MOST_THREADS = 4  # for which a block grows
 
 def rows_of_block(rows: int, width: int) -> int:
     """Return how many rows of ``width`` elements a block has, of so many in all."""
-    block = thresholds.HALF_BLOCK * min(_MOST_THREADS, threads.LIMIT)
-    return max(1, min(rows, block // max(1, width)))
+    return max(1, min(rows, of_threads(thresholds.HALF_BLOCK) // max(1, width)))
+
+
+def of_threads(block: int) -> int:
+    """Return the elements of a block for all threads, by those for one."""
+    return block * min(_MOST_THREADS, threads.LIMIT)
 
 
 def room_specs(rows: int, *operands: Spec, step: int = 0) -> tuple[Spec, ...]:

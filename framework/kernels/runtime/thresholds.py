@@ -128,7 +128,7 @@ same.
 """
 
 IMAGE_BLOCK = 1 << 20
-"""The same of the images of a convolution, or of their results."""
+"""The same of the images of a convolution, or of their results, for each thread up to four."""
 
 IMAGE_WEIGHTS = 4
 """How many times as many elements as the weight such a block has, at least: a route may transform

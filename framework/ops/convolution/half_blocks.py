@@ -11,7 +11,7 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.copy import copy
 from ...kernels.common.layout import contiguous
-from ...kernels.common.row_blocks import in_blocks, room_specs
+from ...kernels.common.row_blocks import in_blocks, of_threads, room_specs
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from .primitives import _conv, _conv_input_grad, _conv_weight_grad, _run, _scratch
@@ -26,7 +26,8 @@ def images_of_block(images: int, image: int, weight: int) -> int:
         image: Elements of one, or of its result if that has more.
         weight: Elements of the weight.
     """
-    fit = max(1, max(thresholds.IMAGE_BLOCK, thresholds.IMAGE_WEIGHTS * weight) // max(1, image))
+    block = of_threads(thresholds.IMAGE_BLOCK)
+    fit = max(1, max(block, thresholds.IMAGE_WEIGHTS * weight) // max(1, image))
     if fit >= images:
         return 0
     step = next(n for n in range(fit, 0, -1) if images % n == 0)

@@ -11,7 +11,7 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels.runtime import thresholds
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.ops.convolution import half_blocks
 from lowtide.framework.ops.registry import OPS
 
@@ -72,9 +72,10 @@ def test_they_are_those_of_float32_rounded(name, bias, dtype, blocks, monkeypatc
     floats = [x.float().requires_grad_() for x in halves]
     expected = results(f, floats, options)
     widest = max(prod(image[1:]), expected[0][0].numel())
-    monkeypatch.setattr(thresholds, "IMAGE_BLOCK", 2 * widest)
+    monkeypatch.setattr(thresholds, "IMAGE_BLOCK", 2 * widest // min(4, threads.LIMIT))
     made = results(f, [x.requires_grad_() for x in halves], options)
-    assert blocks == [2, 2, 2]
+    assert len(blocks) == 3
+    assert {*blocks} <= {1, 2, 3}
     for a, b in zip(made, expected, strict=True):
         assert a.dtype is dtype
         x, y = a.float().numpy(), b.numpy()
@@ -82,7 +83,8 @@ def test_they_are_those_of_float32_rounded(name, bias, dtype, blocks, monkeypatc
         assert np.abs(x - y).max() <= 2**-7 * np.abs(y).max()
 
 
-def test_a_block_repays_the_weight_and_divides_the_images():
+def test_a_block_repays_the_weight_and_divides_the_images(monkeypatch):
+    monkeypatch.setattr(threads, "LIMIT", 1)
     choose = half_blocks.images_of_block
     assert choose(64, 1 << 18, 100) == 4
     assert choose(64, 1 << 18, 1 << 20) == 16  # four times the weight
@@ -104,8 +106,8 @@ def test_the_workspace_does_not_grow_with_the_images(device):
         made = F.conv2d(x, w, padding=1)
         return ledger.peak - start - made.nbytes
 
-    converted = 2 * 64 * 32 * 64 * 64 * 4  # bytes of input and result in float32
-    assert taken(32) == taken(64) < converted
+    converted = 2 * 256 * 32 * 64 * 64 * 4  # bytes of input and result in float32
+    assert taken(128) == taken(256) < converted
 
 
 def test_one_of_no_images():
