@@ -17,6 +17,7 @@ from ..errors import GradientError
 from ..modes import local
 from ..tensor import Tensor
 from .accumulate import claim
+from .overwriting import find_room
 from .removable_handle import add_hook
 
 if TYPE_CHECKING:
@@ -213,9 +214,12 @@ class OpNode(Node):
         values += rules.constants
         edges = self.edges
         results: list[Tensor | None] = [None] * len(edges)
-        for rule, pick, joint, targets in rules.calls:
+        for rule, pick, joint, targets, places in rules.calls:
             if wanted is not None and not any(wanted[t] for t in targets if t is not None):
                 continue
+            if places and not create:
+                where, candidates = places
+                values[where] = find_room(values, candidates) if self.extra is None else None
             if not joint:
                 target = targets[0]
                 results[target] = rule(*pick(values))

@@ -26,6 +26,7 @@ from ..tensor import Tensor, wrap
 from .passes.joining import with_passes
 from .passes.tiled_pass import TiledPass
 from .program import (
+    ARENA,
     OUTSIDE,
     DrawNumber,
     Effects,
@@ -151,14 +152,15 @@ class Binding:
 
     def _on_tapes(self, calls: list[Call]) -> list[Call]:
         # Join kernel calls that go onto a tape. Storages that are born between them are born
-        # before: nothing is freed between them, so the peak is the same.
+        # before: nothing is freed between them, so the peak is the same. So are those that are
+        # taken over: the value that ends there stays bound to its memory.
         found: list[Call] = []
         rows: list[TapedRow] = []
         for function, arguments in calls:
             if function is _taped:
                 rows.append(arguments[0])
                 continue
-            if rows and function != self._bear:
+            if rows and function not in (self._bear, self._take_over):
                 found.append(self._tape(rows))
                 rows = []
             found.append((function, arguments))
@@ -283,6 +285,27 @@ class Binding:
 
     def _birth(self, value: Value, role: int) -> Call:
         return self._bear, [value.number, self._bytes(value.nbytes), role]
+
+    def _taking_over(self, old: int, birth: Call) -> Call:
+        # The call that gives a value the storage of another one, in place of its birth.
+        return self._take_over, [old, *birth[1]]
+
+    def _ends_in(self, k: int) -> int:
+        # The value whose storage row `k` may take over for its first result; -1 if there is none.
+        row = self.program.entries[k]
+        assert isinstance(row, Row)
+        if row.over < 0:
+            return -1
+        old, new = self.program.values[row.over], self.program.values[row.written[0]]
+        fits = old.kind == ARENA and old.nbytes == new.nbytes >= OWN and new.first == k
+        return old.number if fits and self._ends[old.number] == k else -1
+
+    def _take_over(self, old: int, number: int, spec: Spec, role: int) -> None:
+        # Give a value the storage of one that ends where it begins.
+        storage = self._storages.pop(old)
+        self._storages[number] = storage
+        storage.set_role(role)
+        self._bind(number, storage.offset)
 
     def _run(self, rows: list[Call]) -> None:
         run_kernel(run_rows, rows)

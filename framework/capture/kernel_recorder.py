@@ -99,6 +99,7 @@ class KernelRecorder(WholeContext):
         self._in_kernel = False
         self._live = False
         self._row = 0
+        self._over: int | None = None  # address of what the next call writes its result over
         self._draws: list[Any] = []  # kept: a start is known by its identity
         self._born: dict[int, Value] = {}  # living storages of the call, by address
         self._outside: dict[int, Value] = {}  # by the id of the storage, or of the array's owner
@@ -214,6 +215,11 @@ class KernelRecorder(WholeContext):
             value.saved = value.saved[0], at
         value.role = role
 
+    def overwrites(self, storage: Any) -> None:
+        """Note that the next kernel call writes its first result over a value that ends there."""
+        if not self._live:
+            self._over = storage.address
+
     def filled_from_python(self, storage: Any) -> None:
         """Note that a storage was filled with Python's or NumPy's numbers, by no kernel."""
         if self._live or not storage.nbytes:  # one of no bytes has the address of another
@@ -276,6 +282,8 @@ class KernelRecorder(WholeContext):
         if f is execute:
             plan, arrays, targets = args
             row = Row(partial(_executed, plan), [self._read_all(arrays), None, []], [], plan)
+            if self._over is not None:
+                self._begin_over(row)
             if targets is not None:
                 row.arguments[1] = [[None, self._write(a, row)] for _, a in targets]
         else:
@@ -288,6 +296,20 @@ class KernelRecorder(WholeContext):
             return None
         self._append(row)
         return row
+
+    def _begin_over(self, row: Row) -> None:
+        # What is written is another value than the one that was read there.
+        address, self._over = self._over, None
+        old = self._born.get(address)  # type: ignore[arg-type]
+        if old is None:
+            self.refuse("a gradient is written over memory that was not allocated in the call")
+            return
+        value = Value(len(self.program.values), old.nbytes, ARENA, old.role)
+        value.site = self._sites.now()
+        self.program.values.append(value)
+        self._born[address] = value  # type: ignore[index]
+        if old.last == self._row:
+            row.over = old.number
 
     def _note_results(self, row: Row, plan: Plan, results: list[Tensor]) -> None:
         if plan.op.adopt and not plan.results:

@@ -102,12 +102,16 @@ class Row:
             for each random stream's start.
         written: Numbers of the values that it writes.
         plan: The op's plan, if it was run by one (``ops/plan.py``).
+        over: Number of the value over which the op has written its first result, where it reads
+            that, too; -1 if it has written over none. In a recording it is another value, whose
+            memory a replay may take over.
     """
 
     function: Callable[..., Any]
     arguments: list[Any]
     written: list[int]
     plan: Any = None
+    over: int = -1
 
 
 @dataclass(slots=True)

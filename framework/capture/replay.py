@@ -167,11 +167,17 @@ class Replay(Binding):
                 own = [v for v in used if v.kind == FRESH or (v.kind == ARENA and v.nbytes >= OWN)]
                 new = [v for v in own if v.number not in born]
                 gone = [v for v in own if v.kind == ARENA and self._ends[v.number] == k]
+                over = self._ends_in(k)
+                born.update(v.number for v in new)
+                if over >= 0:
+                    first = program.values[entry.written[0]]
+                    rows.append(self._taking_over(over, self._born(first)))
+                    new = [v for v in new if v is not first]
+                    gone = [v for v in gone if v.number != over]
                 live += sum(v.nbytes for v in new)
                 self.peak_bytes = max(self.peak_bytes, live)
                 live -= sum(v.nbytes for v in gone)
                 rows += [self._born(v) for v in new]
-                born.update(v.number for v in new)
                 rows.append(self._bound_row(entry))
                 rows += [(self._release, [[v.number for v in gone]])] if gone else []
                 if k == self._reads.last:

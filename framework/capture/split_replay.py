@@ -106,6 +106,7 @@ class SplitReplay(Binding):
         self._given = [v for v in program.values if v.kind == GIVEN]
         self._writes_given = any(v.number in program.written() for v in self._given)
         self._pass: Any = None
+        self._retained: set[int] = set()  # values that a backward leaves for a later one
         self._lease: Any = None  # a weak reference
         self._reads = Reads(program)
         self._arriving: dict[int, Tensor] = {}  # gradients that arrive, by their value
@@ -175,19 +176,22 @@ class SplitReplay(Binding):
                 found.append((self._apply, [entry]))
             elif isinstance(entry, Row):
                 used = [n for n in dict.fromkeys(values_of(entry.arguments)) if n in self._own]
+                over = self._ends_in(k) if k >= self._at else -1
                 for n in used:
                     value = self._own[n]
                     born = value.kind != GIVEN and value.contents is None
                     if born and value.first == k:
                         saved = value.kind == ARENA and self._ends[n] >= self._at > k
-                        found.append(self._birth(value, SAVED if saved else TEMPORARY))
+                        birth = self._birth(value, SAVED if saved else TEMPORARY)
+                        takes = over >= 0 and n == entry.written[0]
+                        found.append(self._taking_over(over, birth) if takes else birth)
                 gathered = self._gathered_in(entry) if k >= self._at else []
                 found += [(self._bring_back, [n]) for n in gathered if n not in brought]
                 brought.update(gathered)
                 found.append(self._bound_row(entry))
                 found += [(self._give_up, [n]) for n in gathered if self._ends[n] == k]
                 stay = gradients if k >= self._at else gradients | results
-                gone = [n for n in used if self._ends[n] == k and n not in stay]
+                gone = [n for n in used if self._ends[n] == k and n not in stay and n != over]
                 if gone:
                     found.append((self._release, [gone]))
             found += self._role_changes(k + 1)
@@ -343,6 +347,7 @@ class SplitReplay(Binding):
         self, left: ForwardPass, gradients: list[Any], retain: bool
     ) -> list[Tensor | None]:
         self._storages = dict(left.storages) if retain else left.storages
+        self._retained = {*left.storages} if retain else set()
         self._pass = left
         arriving = self._arriving
         block = None
@@ -375,10 +380,17 @@ class SplitReplay(Binding):
             return found
         finally:
             self._pass = None
-            self._storages = {}
+            self._storages, self._retained = {}, set()
             arriving.clear()
             self._give_back()
             del block
+
+    def _take_over(self, old: int, number: int, spec: Any, role: int) -> None:
+        if old in self._retained:  # a later backward reads it
+            self._bear(number, spec, role)
+            self._release([old])
+        else:
+            super()._take_over(old, number, spec, role)
 
     def _spec_of(self, left: ForwardPass, source: int) -> Any:
         if source < self.program.argument_count:

@@ -16,6 +16,7 @@ from typing import Any
 from .. import execution
 from ..attribution import scopes
 from ..attribution.recorded_sites import ReplayedSites, shown
+from ..memory.events import publish_overwrite
 from ..memory.ledger import SAVED, TEMPORARY
 from ..spec import Spec
 from .binding import Binding, Call, run_rows
@@ -56,6 +57,12 @@ class _Watched(Binding):
     def _bear_at(self, number: int, spec: Spec, role: int) -> None:
         with shown(self._told.site(self.program.values[number].site)):
             self._bear(number, spec, role)
+
+    def _take_over(self, old: int, number: int, spec: Spec, role: int) -> None:
+        super()._take_over(old, number, spec, role)
+        storage = self._storages[number]
+        with shown(self._told.site(self.program.values[number].site)):
+            publish_overwrite(storage.ledger, storage)
 
     def _empty_block(self, spec: Spec, role: int) -> Any:
         with shown(self._told.site(None)):

@@ -62,6 +62,18 @@ def publish_replay(ledger: Ledger, storage: Any, nanoseconds: int) -> None:
             replayed(storage.nbytes, storage.role, storage.address, nanoseconds)
 
 
+def publish_overwrite(ledger: Ledger, storage: Any) -> None:
+    """Call ``observer.overwritten(bytes, role number, address)`` of each observer that has it.
+
+    The op that runs takes over the bytes of a value that is read no more
+    (``autograd/overwriting.py``).
+    """
+    for observer in ledger.observers:
+        overwritten = getattr(observer, "overwritten", None)
+        if overwritten is not None:
+            overwritten(storage.nbytes, storage.role, storage.address)
+
+
 @contextmanager
 def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
     """Call ``observer(event, device, nbytes, role, address, old)`` for each ledger event.
@@ -73,7 +85,8 @@ def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
     without arguments: the message of an allocation that fails asks it (``Ledger.exhausted``).
     One whose ``sees_replays`` is true lets compiled functions be replayed: a replay tells where it
     allocates. One that has ``evicted`` and ``replayed`` gets what a byte budget drops and
-    recomputes (:func:`publish_eviction`, :func:`publish_replay`).
+    recomputes (:func:`publish_eviction`, :func:`publish_replay`). One that has ``overwritten`` is
+    told when a value takes the place of another (:func:`publish_overwrite`).
     """
     attach(ledger, observer)
     try:

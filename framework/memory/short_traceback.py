@@ -34,6 +34,7 @@ _UNSAID = tuple(  # what runs for every op
         "ops/dispatch.py",
         "ops/plan.py",
         "ops/inplace.py",
+        "ops/overwrite.py",
         "ops/creation/factory.py",
         "ops/linalg/checks.py",
         "autograd",

@@ -32,6 +32,8 @@ class Kernel:
             inputs, which it takes as they are; ``when`` sees the promoted specs. ``"mixed"``: it
             converts as it goes, where the others would have large operands converted a tile at a
             time, and returns False for arrays that it leaves to them; only of elementwise ops.
+        overwrites: Inputs over which it can write its first result: it reads an element before it
+            writes there. A kernel that does not say so gets memory of its own to write.
     """
 
     function: Callable[..., Any]
@@ -40,6 +42,7 @@ class Kernel:
     layout: Callable[[Any], bool] | None = None
     scratch: bool | Callable[..., tuple[Spec, ...]] = True
     dtypes: str = "own"
+    overwrites: tuple[str, ...] = ()
 
 
 def choose(

@@ -16,8 +16,9 @@ from ..devices import backend, on_device
 from ..dtypes import INT, as_dtype, combine, dtype, float32, get_default_dtype
 from ..kernels.common.mixed_dtype import in_tiles, worth_tiles
 from ..kernels.common.shared_ufuncs import with_shared_ufuncs
+from ..memory.events import publish_overwrite
 from ..memory.ledger import WORKSPACE
-from ..modes import run_kernel
+from ..modes import local, run_kernel
 from ..spec import NONE, ScalarSpec, Spec
 from ..tensor import Tensor, wrap
 from .kernel_choice import Kernel, choose, mixed_kernel
@@ -42,6 +43,7 @@ class Plan:
         casts: Per input the spec that the kernel wants it in, or None.
         compute: Per result the spec that the kernel writes, where that is another dtype.
         scratch: Specs of the scratch buffers.
+        overwrites: The inputs over which the kernel can write its first result.
         layout: Predicate that input arrays must meet, or None.
         differentiable: Some result can carry a gradient.
         rules: Rule sets by the bit mask of inputs that need a gradient.
@@ -49,7 +51,8 @@ class Plan:
 
     __slots__ = (
         "attributes", "backend", "casts", "compute", "differentiable", "kernel", "layout",
-        "one_write", "op", "results", "rules", "run", "scratch", "simple", "specs", "xp",
+        "one_write", "op", "overwrites", "results", "rules", "run", "scratch", "simple", "specs",
+        "xp",
     )  # fmt: skip
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
@@ -71,7 +74,9 @@ class Plan:
         self.results = inferred[:count]
         check_limited(op, specs, seen, self.results)
         chosen, up = self._choose(seen, common)
-        self.layout = chosen.layout
+        self.layout, self.overwrites = chosen.layout, chosen.overwrites
+        if op.one_write and chosen.function is op.plain:  # a ufunc, which may write over an operand
+            self.overwrites = op.inputs
         self.scratch = _scratch_of(op, inferred, chosen, inferred[count:], up, seen, attributes)
         kernel = on_device(be, self._in_pieces(chosen.function))
         self.kernel, self.xp = kernel, be.xp
@@ -141,6 +146,21 @@ class Plan:
     def storages(self, arrays: list[Any]) -> list[Any]:
         """Run the kernel; return the storages of its results, aux values included."""
         return [r._storage for r in run_kernel(execute, self, arrays, None)]
+
+    def results_over(self, arrays: list[Any], storage: Any, array: Any) -> list[Tensor]:
+        """Run the kernel, its first result written to ``array``, which is all of ``storage``.
+
+        What was there is lost: an input that ``overwrites`` names, or nothing that the call reads.
+        """
+        others = [self.backend.empty(spec) for spec in self.results[1:]]  # may be refused: first
+        storage.version += 1
+        if storage.ledger.observers:
+            publish_overwrite(storage.ledger, storage)
+        capture = local.state.capture
+        if capture is not None:
+            capture.overwrites(storage)
+        made: list[Tensor] = run_kernel(execute, self, arrays, [(storage, array), *others])
+        return made
 
     def write(self, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
         """Run the kernel into ``array`` of ``storage``; ``spec`` describes it."""

@@ -179,11 +179,17 @@ class Op:
 
     # Decorators on the public function
 
-    def vjp(self, *inputs: str) -> Callable[[Any], Any]:
-        """Declare the gradient rule of one input, or of several together (it returns a tuple)."""
+    def vjp(self, *inputs: str, room: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+        """Declare the gradient rule of one input, or of several together (it returns a tuple).
+
+        Args:
+            *inputs: Their names.
+            room: Names of values over which the rule may write its result, the best first. It
+                names ``room``, which is one of them or None (``overwrite.write_over``).
+        """
 
         def declare(function: Any) -> Any:
-            self.rules.append(Rule(self, inputs, function))
+            self.rules.append(Rule(self, inputs, function, room))
             return function
 
         return declare
@@ -195,7 +201,7 @@ class Op:
 
         Args:
             device: "cpu" or "cuda".
-            **options: ``when``, ``layout``, ``scratch`` and ``dtypes`` of
+            **options: ``when``, ``layout``, ``scratch``, ``dtypes`` and ``overwrites`` of
                 :class:`~lowtide.framework.ops.kernel_choice.Kernel`.
         """
         _check_choice(self.name, "device", device, DEVICES)

@@ -4,6 +4,9 @@ The names are a closed vocabulary. ``g`` (or ``g_values`` for an op with several
 gradient that arrives; the name of an input, of a result, or of an ``aux`` value asks for that
 value and **keeps it alive**; ``<name>_spec`` asks for shape and dtype only; an attribute's name
 gives the attribute; ``needs`` says, for a joint rule, which of its inputs need a gradient.
+``room`` is one of the values that the rule was declared with (``vjp(..., room=("g", "input"))``):
+the first that is there and whose bytes nothing else can see, or None. The rule writes its result
+there (``overwrite.write_over``), and reads it no more then.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..autograd.engine import grad, zeros_of
 from ..autograd.node_names import node_name
+from ..autograd.overwriting import ARRIVED, LEAST_ROOM, SAVED
 from ..modes import enable_grad
 from ..spec import Spec
 from ..tensor import Tensor
@@ -28,14 +32,21 @@ Slots = dict[tuple[bool, int], int]  # (from outputs?, position) -> place among 
 
 
 class Rule:
-    """A gradient rule: the inputs it serves, its function, and the names it needs."""
+    """A gradient rule: the inputs it serves, its function, and the names it needs.
 
-    __slots__ = ("function", "inputs", "joint", "names")
+    Attributes:
+        room: The values over which its result may be written, the best first.
+    """
 
-    def __init__(self, op: Op, inputs: tuple[str, ...], function: Any) -> None:
+    __slots__ = ("function", "inputs", "joint", "names", "room")
+
+    def __init__(
+        self, op: Op, inputs: tuple[str, ...], function: Any, room: tuple[str, ...] = ()
+    ) -> None:
         self.inputs = inputs
         self.function = function
         self.names = parameter_names(function)
+        self.room = room
         # A rule for several inputs, or for a list of them, returns a tuple.
         self.joint = len(inputs) > 1 or inputs == (op.variadic,)
         known = vocabulary(op)
@@ -44,13 +55,20 @@ class Rule:
                 raise TypeError(
                     f"{op.name}: a gradient rule may name {', '.join(sorted(known))}; got {name}."
                 )
+        if bool(room) != ("room" in self.names) or not {*room} <= known:
+            raise TypeError(
+                f"{op.name}: a gradient rule that names room is declared with the values that may "
+                f"be overwritten; got {room} and the names {self.names}."
+            )
 
 
 def vocabulary(op: Op) -> set[str]:
     """Return every name that a rule of ``op`` may use."""
     values = {*op.inputs, *op.returns, *op.aux}
     cotangents = {"g"} if len(op.returns) == 1 else {f"g_{r}" for r in op.returns}
-    return values | {f"{v}_spec" for v in values} | set(op.attributes) | cotangents | {"needs"}
+    return (
+        values | {f"{v}_spec" for v in values} | set(op.attributes) | cotangents | {"needs", "room"}
+    )
 
 
 class RuleSet:
@@ -66,9 +84,11 @@ class RuleSet:
         releases_saved: Backward frees what was kept, and a second one is refused.
         labels: A name for each of them, for messages and reports.
         handle_labels: The same names, but None where a plain number is kept and no handle.
-        constants: Arguments of rules that are the same for all calls alike.
-        calls: (function, what picks its arguments, joint, edge per result). It picks from one list:
-            the values kept, the gradients of the outputs, ``constants``.
+        constants: A None for the room of each rule that may have some, and the arguments of rules
+            that are the same for all calls alike.
+        calls: (function, what picks its arguments, joint, edge per result, places). It picks from
+            one list: the values kept, the gradients of the outputs, ``constants``. The places are
+            that of the room and those of the values that may be it; empty if there is none.
         composite: The op's composition, if backward of backward has to go through it.
     """
 
@@ -217,17 +237,50 @@ class _Call:
         # `RuleSet.calls` and `RuleSet.constants`.
         calls = []
         constants: list[Any] = []
-        for rule, targets in chosen:
+        read: set[int] = set()  # by later rules
+        for rule, targets in reversed(chosen):
             picked = []
+            places: tuple[Any, ...] = ()
             for name in rule.names:
                 where = self._varying(name, slots)
                 if where is None:
                     where = len(slots) + len(self.op.returns) + len(constants)
-                    constants.append(self._constant(name, targets))
+                    constants.append(None if name == "room" else self._constant(name, targets))
+                    if name == "room":
+                        places = self._places(rule, where, targets, slots, read)
                 picked.append(where)
+            read.update(picked)
             edges = tuple(self.edges.get(i) for i in targets)
-            calls.append((rule.function, _picker(picked), rule.joint, edges))
-        return tuple(calls), tuple(constants)
+            calls.append((rule.function, _picker(picked), rule.joint, edges, places))
+        return tuple(calls[::-1]), tuple(constants)
+
+    def _places(
+        self, rule: Rule, where: int, targets: list[int], slots: Slots, read: set[int]
+    ) -> tuple[Any, ...]:
+        # Where the list of values has the rule's room, and what may be it: large enough to be worth
+        # the question, and read by no later rule.
+        found = []
+        for name in rule.room:
+            if not self._is_kept(name, slots):
+                continue
+            place: Any = self._varying(name, slots)
+            spec = self._spec_of(name)
+            fits = rule.joint or spec is self.specs[targets[0]]
+            if fits and place not in read and spec.nbytes >= LEAST_ROOM:
+                found.append((place, SAVED if place < len(slots) else ARRIVED))
+        return (where, tuple(found)) if found else ()
+
+    def _is_kept(self, name: str, slots: Slots) -> bool:
+        # Whether this rule or another one reads it; to be overwritten alone it is not kept.
+        if name in self.positions:
+            return (False, self.positions[name][0]) in slots
+        return name not in self.results or (True, self.results.index(name)) in slots
+
+    def _spec_of(self, name: str) -> Spec:
+        if name in self.positions:
+            return self.specs[self.positions[name][0]]
+        result = name.removeprefix("g_") if name not in self.results else name
+        return self.outputs[0 if name == "g" else self.results.index(result)]
 
     def _varying(self, name: str, slots: Slots) -> int | None:
         # Where the list of values has what differs from call to call; None for a constant.

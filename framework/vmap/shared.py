@@ -98,7 +98,7 @@ class SharedNode(OpNode):
         rules = self.apart
         values = [*values, *given, *rules.constants]
         found: list[Any] = [None] * len(self.edges)
-        for rule, pick, joint, targets in rules.calls:
+        for rule, pick, joint, targets, _ in rules.calls:
             if wanted is not None and not any(wanted[t] for t in targets if t is not None):
                 continue
             made = rule(*pick(values))

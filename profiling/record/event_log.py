@@ -157,9 +157,18 @@ class EventRecorder:
         def replayed(nbytes: int, role: int, address: int, took: int) -> None:
             extend((now() - began, REPLAY | shift, address, nbytes, role, took))
 
+        def overwritten(nbytes: int, role: int, address: int) -> None:
+            where = scopes.site()
+            owner = owners[where] if where in owners else self._owner(where)
+            named.pop(address, None)
+            at = now() - began  # as if one block were freed, and the next one allocated there
+            extend((at, FREE | shift, address, nbytes, role, -1))
+            extend((at, ALLOC | shift, address, nbytes, role, owner))
+
         observer.sees_replays = True  # type: ignore[attr-defined]
         observer.evicted = evicted  # type: ignore[attr-defined]
         observer.replayed = replayed  # type: ignore[attr-defined]
+        observer.overwritten = overwritten  # type: ignore[attr-defined]
         observer.owners = lambda: self._owners_now(d)  # type: ignore[attr-defined]
         observer.remedies = lambda missing: self._remedies(d, missing)  # type: ignore[attr-defined]
         return observer

@@ -277,7 +277,8 @@ def test_a_large_gradient_that_arrives_goes_when_it_was_used() -> None:
             lt.reset_peak_memory_stats()
             loss.backward()
             peaks.append(lt.max_memory_allocated() - before)
-    assert peaks[-1] <= peaks[3] + (1 << 16)
+    # As written, tanh's gradient is written over tanh's result; here that is a result of the call.
+    assert peaks[-1] <= peaks[3] + 4 * 4096 * 256
 
 
 # Gradients that a call touches, whose results' backward runs later

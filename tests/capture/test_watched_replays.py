@@ -76,7 +76,13 @@ def profiled(call: Callable[[], Any], **options: Any) -> Any:
         if nbytes:
             seen.append(ledger.roles[:])
 
+    def overwritten(nbytes: int, role: int, _: int) -> None:  # one is freed, another allocated
+        without = ledger.roles[:]
+        without[role] -= nbytes
+        seen.extend([without, ledger.roles[:]])
+
     note.sees_replays = True  # type: ignore[attr-defined]
+    note.overwritten = overwritten  # type: ignore[attr-defined]
     lt.reset_peak_memory_stats()
     with lt.profiling.MemoryProfiler("cpu", **options) as prof, observe(ledger, note):
         out = call()
@@ -116,6 +122,7 @@ def test_a_profile_shows_a_replayed_step_as_it_is() -> None:
     model = Deep()
     optimizer = optim.AdamW(model.parameters())
     step, x = step_of(model, optimizer), lt.randn(512, 64)
+    step(x)  # then there is the optimizer's state
     written = profiled(lambda: step(x))
     compiled = warm(step, x)
     roles = backend(lt.device("cpu")).ledger.roles

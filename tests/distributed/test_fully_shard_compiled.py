@@ -86,7 +86,7 @@ def test_bytes_of_parameters_go_after_the_forward_and_a_step_takes_little_more()
     block = 4 * (190 * 451 * 2)  # bytes of its two large weights
     for (between, peak), (between_of_replays, peak_of_replays) in results(2, rank_of):
         assert between_of_replays <= between < between_of_replays + block
-        assert peak_of_replays < 1.05 * peak
+        assert peak_of_replays < 1.06 * peak  # as written, a gradient that arrives is written over
 
 
 def test_several_forwards_wait_for_their_backward_and_gradients_accumulate() -> None:

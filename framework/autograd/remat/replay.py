@@ -33,8 +33,9 @@ from ...modes import local, run_kernel
 from ...spec import Spec
 from ...tensor import Tensor, wrap
 from ..node import OpNode
+from ..overwriting import LEAST_ROOM
 from ..saved import OWN, Held, written_at
-from .values import StashCall, StridedView, ValueVersion, WriteCall
+from .values import OpCall, StashCall, StridedView, ValueVersion, WriteCall
 
 
 class Region:
@@ -386,7 +387,7 @@ class _Replay:
 
     def _again(self, producer: Any) -> None:
         found, uses, wanted = self.found, self.uses, self.wanted
-        old = self._old(producer) if isinstance(producer, WriteCall) else None
+        old = self._old(producer) if isinstance(producer, WriteCall) else self._room(producer)
         arrays = [self._array(producer, a, old) for a in producer.arguments]
         results = producer.run(arrays, old)
         del arrays, old
@@ -409,7 +410,7 @@ class _Replay:
 
     def _array(self, producer: Any, argument: Any, old: Any) -> Any:
         if isinstance(argument, StridedView):
-            if old is not None and argument.value is producer.target.value:
+            if isinstance(producer, WriteCall) and argument.value is producer.target.value:
                 return argument.on(old)  # what is written is also read where it is written
             return argument.on(self.found[argument.value])
         if not isinstance(argument, Held):
@@ -419,16 +420,38 @@ class _Replay:
             _raise_written(self.region, producer, argument)
         return argument.array
 
+    def _is_last_read(self, producer: Any, value: ValueVersion) -> bool:
+        # Whether nothing else reads a value any more, and it was made by this run.
+        return (
+            self.uses[value] == _reads(producer, value)
+            and value not in self.wanted
+            and value.producer in self.makes
+        )
+
+    def _room(self, producer: Any) -> Any:
+        # A storage over which a kernel can write its result, or None: see `overwriting.py`.
+        if producer.__class__ is not OpCall or self.region.evictor is not None:
+            return None
+        plan = producer.plan
+        if not plan.overwrites or plan.results[0].nbytes < LEAST_ROOM:
+            return None
+        names = plan.op.names_of(len(producer.arguments))
+        for name, view in zip(names, producer.arguments, strict=True):
+            if (
+                name in plan.overwrites
+                and isinstance(view, StridedView)
+                and view.place is None
+                and view.spec is plan.results[0]
+                and self._is_last_read(producer, view.value)
+            ):
+                return self.found[view.value]
+        return None
+
     def _old(self, producer: WriteCall) -> Any:
-        # The storage that a write may write into: that of the value before, if nothing else reads
-        # it any more and it was made by this run; else a copy.
+        # The storage that a write may write into: that of the value before, or a copy.
         before = producer.target.value
         storage = self.found[before]
-        if (
-            self.uses[before] == _reads(producer, before)
-            and before not in self.wanted
-            and before.producer in self.makes
-        ):
+        if self._is_last_read(producer, before):
             return storage
         where = producer.target.spec.device
         whole = Spec((storage.nbytes,), uint8, where)
@@ -452,9 +475,8 @@ def _reads(producer: Any, value: ValueVersion) -> int:
 
 
 def _raise_written(region: Region, producer: Any, held: Held) -> None:
-    place = (
-        f", called at {producer.site[1]}" if producer.site is not None and producer.site[1] else ""
-    )
+    line = "" if producer.site is None else producer.site[1].line
+    place = f", called at {line}" if line else ""
     raise GradientError(
         f"A value that flowed into the checkpointed region begun at {region.where} cannot be used "
         f"to make the region's values again: {producer.name}{place} read shape "

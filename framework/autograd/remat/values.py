@@ -23,6 +23,7 @@ from ...modes import run_kernel
 from ..saved import OWN, Held, Pin
 
 if TYPE_CHECKING:
+    from ...attribution.call_stacks import CallLine
     from ...spec import Spec
     from ...tensor import Tensor
     from .replay import Region
@@ -145,12 +146,12 @@ class Producer(Protocol):
     order: int
     arguments: tuple[Any, ...]
     name: str
-    site: tuple[str, str] | None
+    site: tuple[str, CallLine] | None
     crossings: Any
     scope: Any
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
-        """Recompute the values: one storage per result."""
+        """Recompute the values: one storage per result. ``old`` is what may be overwritten."""
 
 
 class _RecordedCall:
@@ -159,7 +160,7 @@ class _RecordedCall:
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         self.arguments = arguments
         self.order = next(_order)
-        self.site: tuple[str, str] | None = None
+        self.site: tuple[str, CallLine] | None = None
         self.crossings: Any = None
         self.scope: Any = None
 
@@ -179,8 +180,11 @@ class OpCall(_RecordedCall):
         return self.plan.op.display_name  # type: ignore[no-any-return]
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
-        """Run the kernel again."""
+        """Run the kernel again, over ``old`` if that is a storage."""
         plan = self.plan
+        if old is not None:
+            array = plan.backend.strided_view(old, plan.results[0], None)
+            return [r._storage for r in plan.results_over(arrays, old, array)]
         if plan.simple:  # as in the dispatcher: nothing but a kernel and a result
             storage, array = plan.backend.empty(plan.results[0])
             if plan.run is not None:

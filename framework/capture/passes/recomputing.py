@@ -160,12 +160,13 @@ class Recomputing:
 
 def _with_values(row: Row, new: dict[int, int]) -> Row:
     # A kernel call that takes other values.
-    return replace(row, arguments=[_renumbered(a, new) for a in row.arguments])
+    arguments = [_renumbered(a, new) for a in row.arguments]
+    return replace(row, arguments=arguments, over=new.get(row.over, row.over))
 
 
 def _with_written(row: Row, old: int, new: int) -> Row:
     # A kernel call that writes another value.
-    return replace(_with_values(row, {old: new}), written=[new])
+    return replace(_with_values(row, {old: new}), written=[new], over=-1)
 
 
 def _renumbered(a: Any, new: dict[int, int]) -> Any:

@@ -8,8 +8,6 @@ and to write it out would take an array as large as the input.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from ...dtypes import float32
@@ -25,8 +23,6 @@ from .layout import (
     worth_compiling,
 )
 from .schedule import parallel_rows
-
-TILE = 1 << 14  # elements that are copied at a time where the result is written over the input
 
 
 def vectorized(input, *_, **__):
@@ -89,7 +85,7 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None, of_halves=None):
     """
     op.op.elementwise = True
     backward = op.op.inputs[0] == "grad"
-    writes = bool(op.op.inplace)
+    inputs = tuple(op.op.inputs)
     layout = dense_or_repeated_scalar if backward else contiguous
 
     def call(out, arrays, attributes, choose=choose):
@@ -100,13 +96,19 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None, of_halves=None):
         return run, [a.reshape(-1) for a in (out, *arrays)], numbers
 
     if of_halves is not None:
-        _give_half_loop(op, partial(call, choose=of_halves), when, layout)
+        halves = same_halves(when)
 
-    @op.kernel("cpu", when=when, layout=layout, scratch=False)
+        @op.kernel(
+            "cpu", dtypes="half", when=halves, layout=layout, scratch=False, overwrites=inputs
+        )
+        def _(xp, out, *arrays, **attributes):
+            kind = word(out.dtype)
+            run, flat, numbers = call(out, arrays, attributes, of_halves)
+            parallel_rows(run, out.size, out.size, *(a.view(kind) for a in flat), *numbers)
+
+    @op.kernel("cpu", when=when, layout=layout, scratch=False, overwrites=inputs)
     def _(xp, out, *arrays, **attributes):
         run, flat, numbers = call(out, arrays, attributes)
-        if writes and np.may_share_memory(out, arrays[0]):
-            run = partial(_in_place, run)
         parallel_rows(run, out.size, out.size, *flat, *numbers)
 
     if by_channel is not None:
@@ -116,19 +118,6 @@ def give_loops(op, choose, *, when=vectorized, by_channel=None, of_halves=None):
     def _(xp, out, *arrays, **attributes):
         run, flat, numbers = call(out, arrays, attributes)
         printed(run)(xp, *flat, *numbers)
-
-
-def _give_half_loop(op, call, when, layout):
-    # The same, of a loop over words of halves.
-    writes = bool(op.op.inplace)
-
-    @op.kernel("cpu", dtypes="half", when=same_halves(when), layout=layout, scratch=False)
-    def _(xp, out, *arrays, **attributes):
-        kind = word(out.dtype)
-        run, flat, numbers = call(out, arrays, attributes)
-        if writes and np.may_share_memory(out, arrays[0]):
-            run = partial(_in_place, run)
-        parallel_rows(run, out.size, out.size, *(a.view(kind) for a in flat), *numbers)
 
 
 def _give_channel_loop(op, by_channel, layout):
@@ -151,13 +140,3 @@ def _give_channel_loop(op, by_channel, layout):
         shaped = [np.ascontiguousarray(a).reshape(cube) for a in others]
         arrays = (out.reshape(cube), *one, *shaped, weight.reshape(1, -1))
         parallel_rows(run, out.size, cube[0], *arrays, *numbers)
-
-
-def _in_place(run, out, x, *rest):
-    # A loop that reads what it writes is not made of vectors: it reads a copy, a tile at a time.
-    held = np.empty(min(TILE, x.size), x.dtype)
-    for start in range(0, x.size, TILE):
-        here = slice(start, start + TILE)
-        copy = held[: x[here].size]
-        np.copyto(copy, x[here])
-        run(out[here], copy, *[a[here] if isinstance(a, np.ndarray) else a for a in rest])

@@ -190,7 +190,7 @@ def log_softmax(out: Any, x: Any) -> None:
             out[i, j] = (x[i, j] - m) - low
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:
     """``grad - exp(result) * sum(grad)`` of each row."""
     rows, n = grad.shape
@@ -209,7 +209,7 @@ def sum_of_products(a: Any, b: Any) -> Any:
     return total
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def softmax_grad(out: Any, grad: Any, result: Any) -> None:
     """``(grad - sum(grad * result)) * result`` of each row."""
     rows, n = grad.shape
@@ -268,7 +268,7 @@ def log_softmax_along(out: Any, largest: Any, line: Any, x: Any) -> None:
                 out[i, k, j] = (x[i, k, j] - largest[i, j]) - line[i, j]
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def softmax_grad_along(out: Any, line: Any, grad: Any, result: Any) -> None:
     """The gradient of :func:`softmax_along`."""
     count, n, columns = grad.shape
@@ -283,7 +283,7 @@ def softmax_grad_along(out: Any, line: Any, grad: Any, result: Any) -> None:
                 out[i, k, j] = (grad[i, k, j] - line[i, j]) * result[i, k, j]
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def log_softmax_grad_along(out: Any, line: Any, grad: Any, result: Any) -> None:
     """The gradient of :func:`log_softmax_along`."""
     count, n, columns = grad.shape

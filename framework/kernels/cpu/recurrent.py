@@ -84,43 +84,46 @@ def lstm_units(gates: Any, c: Any, cells: Any, h: Any) -> None:
             h[k, j] = o[j] * tanh32(c[k, j])
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def lstm_grad(dgates: Any, gates: Any, cells: Any, before: Any, dh: Any, dc: Any, h: Any) -> None:
     """Gradient of the gates before activation; ``dc`` becomes that of the cells before.
 
+    ``dgates`` may be ``gates``: a loop reads all that it needs of a gate before it writes there.
     ``before`` and ``h`` have a length of 0 where there were no cells before, or where the new state
     is not wanted again.
     """
     n, hidden = dh.shape
-    again = h.shape[0] > 0
+    again, line = h.shape[0] > 0, np.empty(hidden, np.float32)
     for k in range(n):
         row, out = gates[k], dgates[k]
         i, f = row[:hidden], row[hidden : 2 * hidden]
         g, o = row[2 * hidden : 3 * hidden], row[3 * hidden :]
         di, df = out[:hidden], out[hidden : 2 * hidden]
         dg, do = out[2 * hidden : 3 * hidden], out[3 * hidden :]
-        # Short loops: one with many arrays is not vectorized.
         for j in range(hidden):
-            do[j] = tanh32(cells[k, j])
+            line[j] = tanh32(cells[k, j])
         if again:
             for j in range(hidden):
-                h[k, j] = o[j] * do[j]
+                h[k, j] = o[j] * line[j]
         for j in range(hidden):
-            t = do[j]
+            t = line[j]
             down = dh[k, j] * o[j]
             dc[k, j] += down * (_ONE - t * t)
             do[j] = down * t * (_ONE - o[j])
         for j in range(hidden):
-            dg[j] = dc[k, j] * i[j] * (_ONE - g[j] * g[j])
-        for j in range(hidden):
-            di[j] = dc[k, j] * i[j] * g[j] * (_ONE - i[j])
-        for j in range(hidden):
-            dc[k, j] *= f[j]
+            opened, new, d = i[j], g[j], dc[k, j]
+            dg[j] = d * opened * (_ONE - new * new)
+            di[j] = d * opened * new * (_ONE - opened)
         if before.shape[0]:
             for j in range(hidden):
-                df[j] = dc[k, j] * before[k, j] * (_ONE - f[j])
+                kept = f[j]
+                d = dc[k, j] * kept
+                dc[k, j] = d
+                df[j] = d * before[k, j] * (_ONE - kept)
         else:
             for j in range(hidden):
+                dc[k, j] *= f[j]
+            for j in range(hidden):  # apart from that loop: zeros could be written before it reads
                 df[j] = _ZERO
 
 
@@ -145,13 +148,14 @@ def gru(gates: Any, inner: Any, product: Any, bias: Any, h: Any) -> None:
             h[k, j] = v + z[j] * (h[k, j] - v)
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def gru_grad(
     dgates: Any, dinner: Any, hidden_side: Any, gates: Any, inner: Any, before: Any, dh: Any
 ) -> None:
     """Gradients of the gates r, z, n before activation, and of q; ``dh`` becomes ``dh z``.
 
-    ``hidden_side`` receives those of r, z and q side by side, for the product with the weight.
+    ``dgates`` may be ``gates``. ``hidden_side`` receives those of r, z and q side by side, for the
+    product with the weight.
     """
     n, hidden = dh.shape
     known = before.shape[0] > 0

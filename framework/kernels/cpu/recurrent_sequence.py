@@ -142,7 +142,7 @@ def forward(
                     line[j] = new[j]
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def backward(
     dgates: Any, dh: Any, dc: Any, grad: Any, gates: Any, cells: Any, c0: Any, nothing: Any,
     room: Any, panels: Any, steps: int, reverse: bool, start: int, stop: int,
@@ -150,7 +150,7 @@ def backward(
     """Compute the gradients of :func:`forward`'s gates before activation, and of its first states.
 
     Args:
-        dgates: As ``gates``.
+        dgates: As ``gates``, which it may be.
         dh: (batch, hidden): the gradient of the last state, in the end of the first.
         dc: The same of the cells.
         grad: Of ``out``, (steps * batch, hidden), or without rows.

@@ -219,4 +219,5 @@ def compiled_loop(
         known |= {"widened": widened, "converted": converted}
     known |= {n: getattr(vector_math, n) for n in loop.functions if hasattr(vector_math, n)}
     function = defined(text, loop.name, known, module, qualname)
-    return jit.compiled(fastmath=jit.SUMS if sums else jit.FUSED if fused else False)(function)
+    fastmath = jit.SUMS if sums else jit.FUSED if fused else False
+    return jit.compiled(fastmath=fastmath, overlaps=loop.written is not None)(function)

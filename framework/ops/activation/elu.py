@@ -13,6 +13,7 @@ from __future__ import annotations
 from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import expm1_of_negative, maximum, minimum
 from ..indexing.where import _where
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import per_element, singles
 from .relu import floating, gradient_infer, need_float
@@ -46,9 +47,10 @@ def _elu_backward(grad, result, *, alpha, scale, input_scale):
     return grad * scale if result > 0 else (result + alpha * scale) * input_scale * grad
 
 
-@_elu.vjp("input")
-def _(g, out, alpha, scale, input_scale):
-    return _elu_backward(g, out, alpha, scale, input_scale)
+@_elu.vjp("input", room=("g", "out"))
+def _(g, out, alpha, scale, input_scale, room):
+    attributes = {"alpha": alpha, "scale": scale, "input_scale": input_scale}
+    return write_over(room, _elu_backward, g, out, **attributes)
 
 
 @_elu_backward.vjp("grad")

@@ -17,6 +17,7 @@ from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.bitmask import HIDDEN
 from ..elementwise.unary import sigmoid, tanh
 from ..indexing.where import _where
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import per_element, singles
 from .relu import floating, gradient_infer, gradient_samples, need_float
@@ -44,10 +45,10 @@ def _silu_backward(grad, input):
     return ((1 - s) * input + 1) * s * grad
 
 
-@_silu.vjp("input")
-@_silu_backward.vjp("grad")
-def _(g, input):
-    return _silu_backward(g, input)
+@_silu.vjp("input", room=("g", "input"))
+@_silu_backward.vjp("grad", room=("g", "input"))
+def _(g, input, room):
+    return write_over(room, _silu_backward, g, input)
 
 
 @_silu_backward.vjp("input")
@@ -121,10 +122,10 @@ def _gelu_backward(grad, input, *, approximate):
     return (normal_cdf(input, e) + input * (e * DENSITY)) * grad
 
 
-@gelu.vjp("input")
-@_gelu_backward.vjp("grad")
-def _(g, input, approximate):
-    return _gelu_backward(g, input, approximate=approximate)
+@gelu.vjp("input", room=("g", "input"))
+@_gelu_backward.vjp("grad", room=("g", "input"))
+def _(g, input, approximate, room):
+    return write_over(room, _gelu_backward, g, input, approximate=approximate)
 
 
 @_gelu_backward.vjp("input")
@@ -176,10 +177,10 @@ def _mish_backward(grad, input):
     return (n * d + near * (4 * e * (e + 1) * d * d)) * grad
 
 
-@_mish.vjp("input")
-@_mish_backward.vjp("grad")
-def _(g, input):
-    return _mish_backward(g, input)
+@_mish.vjp("input", room=("g", "input"))
+@_mish_backward.vjp("grad", room=("g", "input"))
+def _(g, input, room):
+    return write_over(room, _mish_backward, g, input)
 
 
 @_mish_backward.vjp("input")
@@ -243,10 +244,10 @@ def _softplus_backward(grad, input, *, beta, threshold):
     return grad if v > threshold else grad / (1 + exp(-v))
 
 
-@softplus.vjp("input")
-@_softplus_backward.vjp("grad")
-def _(g, input, beta, threshold):
-    return _softplus_backward(g, input, beta, threshold)
+@softplus.vjp("input", room=("g", "input"))
+@_softplus_backward.vjp("grad", room=("g", "input"))
+def _(g, input, beta, threshold, room):
+    return write_over(room, _softplus_backward, g, input, beta=beta, threshold=threshold)
 
 
 @_softplus_backward.vjp("input")
@@ -284,9 +285,9 @@ def _logsigmoid_backward(grad, result):
     return -expm1_of_negative(result) * grad
 
 
-@logsigmoid.vjp("input")
-def _(g, out):
-    return _logsigmoid_backward(g, out)
+@logsigmoid.vjp("input", room=("g", "out"))
+def _(g, out, room):
+    return write_over(room, _logsigmoid_backward, g, out)
 
 
 @_logsigmoid_backward.vjp("grad")

@@ -12,6 +12,7 @@ from ...kernels.formula.formula import formula
 from ...kernels.formula.functions import maximum, minimum
 from ..conversion.copy import zero_gradient
 from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import per_element, same, singles
 
@@ -67,9 +68,10 @@ def _window(grad, input, *, low, high, outside, inside=1.0, nan_inside=False):
     return grad * outside if beyond else grad * inside
 
 
-@_window.vjp("grad")
-def _(g, input, low, high, outside, inside, nan_inside):
-    return _window(g, input, low, high, outside, inside, nan_inside)
+@_window.vjp("grad", room=("g",))
+def _(g, input, low, high, outside, inside, nan_inside, room):
+    attributes = {"low": low, "high": high, "outside": outside}
+    return write_over(room, _window, g, input, inside=inside, nan_inside=nan_inside, **attributes)
 
 
 @_window.vjp("input")
@@ -104,9 +106,10 @@ def _positive(input):
     return 0 if input <= 0 else input  # NaN is not
 
 
-@_relu.vjp("input")
-def _(g, out):
-    return _window(g, out, low=0.0, high=INFINITY, outside=0.0, nan_inside=True)
+@_relu.vjp("input", room=("g", "out"))
+def _(g, out, room):
+    positive = {"low": 0.0, "high": INFINITY, "outside": 0.0, "nan_inside": True}
+    return write_over(room, _window, g, out, **positive)
 
 
 @bits
@@ -118,9 +121,9 @@ def _relu_bits(input):
 relu_with_bitmask = with_bitmask(_relu, "_relu_with_bitmask", _relu_bits)
 
 
-@relu_with_bitmask.vjp("input")
-def _(g_out, bitmask):
-    return bitmask_vjp(g_out, bitmask)
+@relu_with_bitmask.vjp("input", room=("g_out",))
+def _(g_out, bitmask, room):
+    return bitmask_vjp(room, g_out, bitmask)
 
 
 @function(method=True)
@@ -153,9 +156,10 @@ def _leaky_relu(input, *, negative_slope):
     return input if input > 0 else input * negative_slope
 
 
-@_leaky_relu.vjp("input")
-def _(g, out, negative_slope):
-    return _window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
+@_leaky_relu.vjp("input", room=("g", "out"))
+def _(g, out, negative_slope, room):
+    slopes = {"low": 0.0, "high": INFINITY, "outside": negative_slope}
+    return write_over(room, _window, g, out, **slopes)
 
 
 @bits
@@ -166,9 +170,9 @@ def _leaky_relu_bits(input, *, negative_slope):
 leaky_relu_with_bitmask = with_bitmask(_leaky_relu, "_leaky_relu_with_bitmask", _leaky_relu_bits)
 
 
-@leaky_relu_with_bitmask.vjp("input")
-def _(g_out, bitmask, negative_slope):
-    return bitmask_vjp(g_out, bitmask, outside=negative_slope)
+@leaky_relu_with_bitmask.vjp("input", room=("g_out",))
+def _(g_out, bitmask, negative_slope, room):
+    return bitmask_vjp(room, g_out, bitmask, outside=negative_slope)
 
 
 @function(public=False)
@@ -223,11 +227,11 @@ def _hardtanh(xp, out, input, *, min_val, max_val):
     xp.minimum(out, max_val, out=out)
 
 
-@_hardtanh.vjp("input")
-def _(g, out, min_val, max_val):
+@_hardtanh.vjp("input", room=("g", "out"))
+def _(g, out, min_val, max_val, room):
     # The limits as `out` holds them: 0.7 is 0.699 in bfloat16.
     low, high = (float(out.dtype.np.type(v)) for v in (min_val, max_val))
-    return _window(g, out, low=low, high=high, outside=0.0)
+    return write_over(room, _window, g, out, low=low, high=high, outside=0.0)
 
 
 @bits
@@ -239,9 +243,9 @@ def _hardtanh_bits(input, *, min_val, max_val):
 hardtanh_with_bitmask = with_bitmask(_hardtanh, "_hardtanh_with_bitmask", _hardtanh_bits)
 
 
-@hardtanh_with_bitmask.vjp("input")
-def _(g_out, bitmask):
-    return bitmask_vjp(g_out, bitmask)
+@hardtanh_with_bitmask.vjp("input", room=("g_out",))
+def _(g_out, bitmask, room):
+    return bitmask_vjp(room, g_out, bitmask)
 
 
 @function(public=False)
@@ -283,9 +287,9 @@ def _hardsigmoid(input):
     return minimum(maximum(input + 3, 0), 6) / 6
 
 
-@_hardsigmoid.vjp("input")
-def _(g, out):
-    return _window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
+@_hardsigmoid.vjp("input", room=("g", "out"))
+def _(g, out, room):
+    return write_over(room, _window, g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
 
 
 @bits
@@ -299,9 +303,9 @@ hardsigmoid_with_bitmask = with_bitmask(
 )
 
 
-@hardsigmoid_with_bitmask.vjp("input")
-def _(g_out, bitmask):
-    return bitmask_vjp(g_out, bitmask, inside=1 / 6)
+@hardsigmoid_with_bitmask.vjp("input", room=("g_out",))
+def _(g_out, bitmask, room):
+    return bitmask_vjp(room, g_out, bitmask, inside=1 / 6)
 
 
 @function(public=False)
@@ -350,10 +354,10 @@ def _hardswish_backward(grad, input):
     return 0 if input <= -3 else above
 
 
-@_hardswish.vjp("input")
-@_hardswish_backward.vjp("grad")
-def _(g, input):
-    return _hardswish_backward(g, input)
+@_hardswish.vjp("input", room=("g", "input"))
+@_hardswish_backward.vjp("grad", room=("g", "input"))
+def _(g, input, room):
+    return write_over(room, _hardswish_backward, g, input)
 
 
 @_hardswish_backward.vjp("input")

@@ -10,6 +10,7 @@ from ...kernels.formula.functions import maximum, minimum
 from ..conversion.copy import zero_gradient
 from ..elementwise.bitmask import INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..elementwise.unary import tanh
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import per_element, singles
 from .relu import _window, floating, gradient_infer, gradient_samples
@@ -35,9 +36,9 @@ def _shrink_backward(grad, result):
     return grad if abs(result) > 0 else 0
 
 
-@_softshrink.vjp("input")
-def _(g, out):
-    return _shrink_backward(g, out)
+@_softshrink.vjp("input", room=("g", "out"))
+def _(g, out, room):
+    return write_over(room, _shrink_backward, g, out)
 
 
 @_shrink_backward.vjp("grad")
@@ -130,9 +131,9 @@ def _threshold_bits(input, *, threshold, value):
 threshold_with_bitmask = with_bitmask(_threshold, "_threshold_with_bitmask", _threshold_bits)
 
 
-@threshold_with_bitmask.vjp("input")
-def _(g_out, bitmask):
-    return bitmask_vjp(g_out, bitmask)
+@threshold_with_bitmask.vjp("input", room=("g_out",))
+def _(g_out, bitmask, room):
+    return bitmask_vjp(room, g_out, bitmask)
 
 
 @function(out=True)

@@ -18,6 +18,7 @@ from ...kernels.cuda import softmax as on_gpu
 from ...kernels.cuda.kernel import is_float
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
+from ..overwrite import write_over
 from ..reduction.minmax import one_dim
 from ..registry import function, op
 from ..signatures import per_element
@@ -138,9 +139,19 @@ def _(xp, out, input, *, dim):
     on_gpu.forward(xp, out, input, dim, logarithm=False)
 
 
-@_softmax.vjp("input")
-def _(g, out, dim):
-    return _softmax_gradient(g, out, dim=dim)
+@_softmax.vjp("input", room=("g", "out"))
+def _(g, out, dim, room):
+    return write_over(room, _softmax_gradient, g, out, dim=dim)
+
+
+_READ = ("incoming", "output")
+_HALF_GRADIENT = {
+    "dtypes": "half",
+    "when": _halves,
+    "layout": contiguous,
+    "scratch": _rooms,
+    "overwrites": _READ,
+}
 
 
 @op(
@@ -159,12 +170,12 @@ def _softmax_gradient(xp, out, row, incoming, output, *, dim):
     xp.multiply(out, output, out=out)
 
 
-@_softmax_gradient.kernel("cpu", dtypes="half", when=_halves, layout=contiguous, scratch=_rooms)
+@_softmax_gradient.kernel("cpu", **_HALF_GRADIENT)
 def _(xp, out, room, other, third, incoming, output, *, dim):
     _run_blocks("softmax_grad", out, [room, other, third], incoming, output)
 
 
-@_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
+@_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous, overwrites=_READ)
 def _(xp, out, row, incoming, output, *, dim):
     _run("softmax_grad", dim, out, [row], incoming, output)
 
@@ -222,9 +233,9 @@ def _(xp, out, input, *, dim):
     on_gpu.forward(xp, out, input, dim, logarithm=True)
 
 
-@_log_softmax.vjp("input")
-def _(g, out, dim):
-    return _log_softmax_gradient(g, out, dim=dim)
+@_log_softmax.vjp("input", room=("g", "out"))
+def _(g, out, dim, room):
+    return write_over(room, _log_softmax_gradient, g, out, dim=dim)
 
 
 @op(
@@ -242,12 +253,12 @@ def _log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     xp.subtract(incoming, out, out=out)
 
 
-@_log_softmax_gradient.kernel("cpu", dtypes="half", when=_halves, layout=contiguous, scratch=_rooms)
+@_log_softmax_gradient.kernel("cpu", **_HALF_GRADIENT)
 def _(xp, out, room, other, third, incoming, output, *, dim):
     _run_blocks("log_softmax_grad", out, [room, other, third], incoming, output)
 
 
-@_log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
+@_log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous, overwrites=_READ)
 def _(xp, out, row, incoming, output, *, dim):
     _run("log_softmax_grad", dim, out, [row], incoming, output)
 

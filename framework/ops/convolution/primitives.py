@@ -16,6 +16,7 @@ from ...dtypes import float32
 from ...kernels.common.layout import contiguous
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
+from ..overwrite import write_over
 from ..registry import op
 from .im2col import output_size
 from .routes import route
@@ -192,12 +193,6 @@ def _(xp, out, columns, rows, sums, input, grad, *, kernel, stride, padding, dil
     _run(WEIGHT, True, xp, (columns, rows, sums), input, out, grad, None, *geometry)
 
 
-@_conv.vjp("input")
-def _(g, weight, input_spec, stride, padding, dilation, groups):
-    size = tuple(input_spec.shape[2:])
-    return _conv_input_grad(g, conjugate(weight), size, stride, padding, dilation, groups)
-
-
 @_conv.vjp("weight")
 def _(g, input, weight_spec, stride, padding, dilation, groups):
     kernel = tuple(weight_spec.shape[2:])
@@ -207,6 +202,13 @@ def _(g, input, weight_spec, stride, padding, dilation, groups):
 @_conv.vjp("bias")
 def _(g):
     return g.sum((0, *range(2, g.ndim)))
+
+
+@_conv.vjp("input", room=("input",))  # the last, which may write over what the weight's has read
+def _(g, weight, input_spec, stride, padding, dilation, groups, room):
+    given = {"size": tuple(input_spec.shape[2:]), "stride": stride, "padding": padding}
+    given |= {"dilation": dilation, "groups": groups}
+    return write_over(room, _conv_input_grad, g, conjugate(weight), **given)
 
 
 @_conv_input_grad.vjp("grad")

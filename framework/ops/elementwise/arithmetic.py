@@ -14,6 +14,7 @@ from ...kernels.common.wrapping import wrapped
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..old_calls import old_call
+from ..overwrite import write_over
 from ..registry import alias, function, op
 from ..signatures import broadcast, common_dtype, pairs, per_element, singles
 
@@ -146,9 +147,9 @@ def _(g):
     return g
 
 
-@_sub.vjp("other")
-def _(g):
-    return -g
+@_sub.vjp("other", room=("g",))
+def _(g, room):
+    return write_over(room, neg, g)
 
 
 @function(method=True)
@@ -203,14 +204,14 @@ def conjugate(x):
 mul.kernel("cpu", dtypes="mixed")(converting_arithmetic("mul"))
 
 
-@mul.vjp("input")
-def _(g, other):  # naming `other` keeps it alive, and only while `input` needs a gradient
-    return g * conjugate(other)
+@mul.vjp("input", room=("g", "other"))
+def _(g, other, room):  # naming `other` keeps it alive, and only while `input` needs a gradient
+    return write_over(room, mul, g, conjugate(other))
 
 
-@mul.vjp("other")
-def _(g, input):
-    return g * conjugate(input)
+@mul.vjp("other", room=("g", "input"))
+def _(g, input, room):
+    return write_over(room, mul, g, conjugate(input))
 
 
 def divisors(make):
@@ -238,9 +239,9 @@ def _div(xp, out, input, other):
 _div.kernel("cpu", dtypes="mixed")(converting_arithmetic("div"))
 
 
-@_div.vjp("input")
-def _(g, other):
-    return g / conjugate(other)
+@_div.vjp("input", room=("g",))
+def _(g, other, room):
+    return write_over(room, _div, g, conjugate(other))
 
 
 @_div.vjp("other")
@@ -450,9 +451,9 @@ def _(xp, out, input):
     xp.bitwise_xor(input.view(np.uint16), sign, out=out.view(np.uint16))
 
 
-@neg.vjp("input")
-def _(g):
-    return -g
+@neg.vjp("input", room=("g",))
+def _(g, room):
+    return write_over(room, neg, g)
 
 
 @function(method=True, operator="__pos__")

@@ -37,6 +37,7 @@ from ...kernels.runtime import thresholds
 from ...modes import local
 from ...spec import Spec
 from ...tensor import Tensor
+from ..overwrite import write_over
 from ..registry import op
 from ..signatures import per_element
 
@@ -146,6 +147,7 @@ def give_bit_loops(made, formula, *, when=worth_compiling, on_gpu=is_float) -> N
     """
     backward = made.op.inputs[0] == "grad"
     layout = dense_or_repeated_scalar if backward else contiguous
+    overwrites = made.op.inputs[:1]
 
     def call(arrays, attributes, halves=False):
         flat = flatten_repeated_grad(*arrays) if backward else [a.reshape(-1) for a in arrays]
@@ -155,14 +157,16 @@ def give_bit_loops(made, formula, *, when=worth_compiling, on_gpu=is_float) -> N
         floats = [s for s in specs if isinstance(s, Spec) and s.dtype is not uint8]
         return same_halves(when)(*floats, **attributes)
 
-    @made.kernel("cpu", when=halves, layout=layout, scratch=False, dtypes="half")
+    @made.kernel(
+        "cpu", when=halves, layout=layout, scratch=False, dtypes="half", overwrites=overwrites
+    )
     def _(xp, *arrays, **attributes):
         (run, numbers), flat = call(arrays, attributes, True)
         elements = flat[0].size
         flat = [a if a.dtype == np.uint8 else a.view(word(a.dtype)) for a in flat]
         parallel_range(run, elements, -(-elements // TILE), *flat, *numbers)
 
-    @made.kernel("cpu", when=when, layout=layout, scratch=False)
+    @made.kernel("cpu", when=when, layout=layout, scratch=False, overwrites=overwrites)
     def _(xp, *arrays, **attributes):
         (run, numbers), flat = call(arrays, attributes)
         elements = flat[0].size
@@ -216,11 +220,12 @@ def with_bitmask(plain, name, formula):
     return made
 
 
-def bitmask_vjp(g, bitmask, inside=1.0, outside=0.0):
+def bitmask_vjp(room, g, bitmask, inside=1.0, outside=0.0):
     """The vjp of a ``with_bitmask`` op: the gradient times the slope of each element's segment."""
-    return (
-        None if g is None else _select_by_mask(g, bitmask.detach(), inside=inside, outside=outside)
-    )
+    if g is None:
+        return None
+    slopes = {"inside": inside, "outside": outside}
+    return write_over(room, _select_by_mask, g, bitmask.detach(), **slopes)
 
 
 # The gradient

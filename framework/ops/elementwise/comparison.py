@@ -488,9 +488,9 @@ def _clamp_bits(input, *, low, high):  # the gradient is 1 at an end itself
 clamp_with_bitmask = with_bitmask(_clamp_between, "_clamp_with_bitmask", _clamp_bits)
 
 
-@clamp_with_bitmask.vjp("input")
-def _(g_out, bitmask):
-    return bitmask_vjp(g_out, bitmask)
+@clamp_with_bitmask.vjp("input", room=("g_out",))
+def _(g_out, bitmask, room):
+    return bitmask_vjp(room, g_out, bitmask)
 
 
 def _as_ends(input, min, max):

@@ -17,9 +17,10 @@ from ...kernels.formula.functions import erf as erf_of
 from ...kernels.formula.functions import exp as exp_of
 from ..autocast_policy import WIDE_ON_CUDA
 from ..indexing.where import _where
+from ..overwrite import write_over
 from ..registry import alias, function, op
 from ..signatures import per_element, same, singles
-from .arithmetic import conjugate
+from .arithmetic import conjugate, mul
 
 LN2, LN10 = log(2.0), log(10.0)
 SQRT_PI = pi**0.5
@@ -35,6 +36,15 @@ def between(low, high):
     return samples
 
 
+def _gradients(make):
+    for shape in ((3, 4), (), (0, 2)):
+        yield (make(*shape), make(*shape)), {}
+
+
+def _gradient_infer(grad, value):
+    return grad
+
+
 def _unary(
     name,
     rule,
@@ -45,6 +55,7 @@ def _unary(
     library=False,
     cost=10,
     autocast=None,
+    room=(),
     doc,
 ):
     """Declare a unary op by its ufunc, or by a factor of real numbers, and its gradient rule."""
@@ -68,13 +79,14 @@ def _unary(
         real=factor is not None,
         elementwise=True,
     )(kernel)
-    made.vjp("input")(rule)
+    made.vjp("input", room=room)(rule)
     return made
 
 
 exp = _unary(
     "exp",
-    lambda g, out: g * conjugate(out),
+    lambda g, out, room: write_over(room, mul, g, conjugate(out)),
+    room=("g", "out"),
     doc="Raise e to each element. Keeps the result for backward.",
     autocast=WIDE_ON_CUDA,
 )
@@ -161,11 +173,33 @@ cosh = _unary(
     doc="Take the hyperbolic cosine.",
     autocast=WIDE_ON_CUDA,
 )
+
+
+@op(infer=_gradient_infer, flops=per_element(3), samples=_gradients)
+@formula
+def _tanh_backward(grad, result):
+    """``grad * (1 - result * result)``."""
+    return (1 - result * result) * grad
+
+
 tanh = _unary(
     "tanh",
-    lambda g, out: g * conjugate(1 - out * out),
+    lambda g, out, room: write_over(room, _tanh_backward, g, conjugate(out)),
+    room=("g", "out"),
     doc="Take the hyperbolic tangent. Keeps the result for backward.",
 )
+
+
+@_tanh_backward.vjp("grad")
+def _(g, result):
+    return _tanh_backward(g, conjugate(result))
+
+
+@_tanh_backward.vjp("result")
+def _(g, grad, result):
+    return g * conjugate(grad * result) * -2
+
+
 asinh = _unary(
     "asinh",
     lambda g, input: g * conjugate((input * input + 1).rsqrt()),
@@ -214,15 +248,6 @@ erfinv = _unary(
     doc="Take the inverse error function. Keeps the result for backward.",
     autocast=WIDE_ON_CUDA,
 )
-
-
-def _gradients(make):
-    for shape in ((3, 4), (), (0, 2)):
-        yield (make(*shape), make(*shape)), {}
-
-
-def _gradient_infer(grad, value):
-    return grad
 
 
 @op(infer=_gradient_infer, flops=per_element(14), samples=_gradients)
@@ -347,9 +372,9 @@ def _sigmoid_backward(grad, result):
     return (1 - result) * result * grad
 
 
-@sigmoid.vjp("input")
-def _(g, out):
-    return _sigmoid_backward(g, conjugate(out))
+@sigmoid.vjp("input", room=("g", "out"))
+def _(g, out, room):
+    return write_over(room, _sigmoid_backward, g, conjugate(out))
 
 
 @_sigmoid_backward.vjp("grad")

@@ -11,6 +11,7 @@ from math import prod
 from ...kernels.common import matmul as products
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
+from ..overwrite import write_over
 from ..registry import op
 from .bfloat16_matmul import multiply, supports, workspace
 from .matmul import as_rows, blas_ready, check_number, foldable, folded, matmul
@@ -128,13 +129,6 @@ def _(xp, out, input, weight, bias):
     products.multiply(input, weight.T, out, bias)
 
 
-@linear.vjp("input")
-def _(g, weight):
-    if weight.ndim == 1:
-        return g.unsqueeze(-1) * conjugate(weight)
-    return matmul(g, conjugate(weight))
-
-
 @linear.vjp("weight")
 def _(g, input, weight_spec):
     rows = as_rows(input, input.shape[-1:])
@@ -146,6 +140,13 @@ def _(g, input, weight_spec):
 @linear.vjp("bias")
 def _(g):
     return g  # the engine sums it over the rows
+
+
+@linear.vjp("input", room=("input",))  # the last, which may write over what the weight's has read
+def _(g, weight, room):
+    if weight.ndim == 1:
+        return g.unsqueeze(-1) * conjugate(weight)
+    return write_over(room, matmul, g, conjugate(weight))
 
 
 def _transposed(x):

@@ -22,6 +22,7 @@ from ...kernels.cuda import cross_entropy as on_gpu
 from ...spec import Spec
 from ..activation.softmax import log_softmax
 from ..creation.from_data import tensor
+from ..overwrite import write_over
 from ..registry import function, op
 from . import class_targets
 
@@ -147,9 +148,11 @@ def _(xp, out, top, total, input, target, weight, *, ignore_index, label_smoothi
     on_gpu.rows(xp, out, top, total, *given)
 
 
-@_cross_entropy.vjp("input")
-def _(g, input, target, weight, top, total, ignore_index, label_smoothing):
-    return _cross_entropy_grad(g, input, target, weight, top, total, ignore_index, label_smoothing)
+@_cross_entropy.vjp("input", room=("input",))
+def _(g, input, target, weight, top, total, ignore_index, label_smoothing, room):
+    given = (g, input, target, weight, top, total)
+    attributes = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    return write_over(room, _cross_entropy_grad, *given, **attributes)
 
 
 @_cross_entropy.composite
@@ -229,6 +232,7 @@ def _cross_entropy_grad(
         _compiled(input, weight) and class_targets.are_rows(input)
     ),
     layout=class_targets.contiguous_or_repeated,
+    overwrites=("input",),
 )
 def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
     given = (out, grad, input, target, weight, top, total)
@@ -239,6 +243,7 @@ def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_s
     "cpu",
     when=lambda grad, input, target, weight, *_, **__: _compiled(input, weight),
     layout=contiguous,
+    overwrites=("input",),
 )
 def _(xp, out, grad, input, target, weight, top, total, *, ignore_index, label_smoothing):
     class_targets.run_compiled(

@@ -60,6 +60,7 @@ def _(
         _weight_spec(weight),
         *room_specs(input.shape[0], input, grad, input, target, top, total),
     ),
+    overwrites=("input",),
 )
 def _(xp, out, w, *rest, ignore_index, label_smoothing):
     *rooms, grad, input, target, weight, top, total = rest

@@ -123,6 +123,7 @@ def _(xp, out, mean, rstd, room, other, w, b, input, weight, bias, *, shape, axe
     when=lambda grad, input, *_, **a: grad.dtype is input.dtype and _half_rows(grad, **a),
     layout=contiguous,
     scratch=_grad_rooms,
+    overwrites=("grad", "input"),
 )
 def _(xp, dx, dw, db, *rest, shape, axes, affine):
     _gradients(xp, _loops()[1].normalize_grad, dx, dw, db, *rest, shape=shape, statistics=(-1,))
@@ -136,6 +137,7 @@ def _(xp, dx, dw, db, *rest, shape, axes, affine):
     ),
     layout=contiguous,
     scratch=_grad_rooms,
+    overwrites=("grad", "input"),
 )
 def _(xp, dx, dw, db, *rest, shape, axes, affine):
     shape = _as_groups(shape)
@@ -194,6 +196,7 @@ def _channel_grad_rooms(grad, input, weight, mean, rstd, *, shape, **_):
     ),
     layout=contiguous,
     scratch=_channel_grad_rooms,
+    overwrites=("grad", "input"),
 )
 def _(xp, dx, dw, db, w, dw_sum, db_sum, *rest, shape, axes, affine):
     *rooms, grad, input, weight, mean, rstd = rest

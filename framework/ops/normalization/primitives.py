@@ -19,6 +19,7 @@ from ...kernels.common.schedule import parallel_range
 from ...kernels.cuda import normalization as on_gpu
 from ...kernels.cuda.kernel import is_float
 from ...spec import Spec
+from ..overwrite import write_over
 from ..registry import op
 from ..signatures import per_element
 
@@ -154,8 +155,11 @@ def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     on_gpu.backward(xp, view, dx, dw, db, grad, input, weight, mean, rstd)
 
 
-def _gradients(g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec):
-    dx, dw, db = _norm_grad(g, input, weight, mean, rstd, shape, axes, affine)
+def _gradients(
+    room, g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec
+):
+    view = {"shape": shape, "axes": axes, "affine": affine}
+    dx, dw, db = write_over(room, _norm_grad, g, input, weight, mean, rstd, **view)
     return (
         dx if needs[0] else None,
         dw.view(weight_spec.shape) if needs[1] else None,
@@ -202,10 +206,11 @@ def _declare(name, doc, cases):
 
     normalize_view.__doc__ = normalize_view.op.doc = doc
 
-    @normalize_view.vjp("input", "weight", "bias")  # one joint rule: the three share x_hat
-    def _(g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec):
+    # One joint rule: the three share x_hat.
+    @normalize_view.vjp("input", "weight", "bias", room=("g", "input"))
+    def _(g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec, room):
         return _gradients(
-            g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec
+            room, g, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec
         )
 
     @normalize_view.kernel("cuda", when=_on_gpu, layout=contiguous)
@@ -273,7 +278,11 @@ def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
 
 
 @_norm_grad.kernel(
-    "cpu", when=lambda grad, *_, **a: _rows(grad, **a), layout=contiguous, scratch=False
+    "cpu",
+    when=lambda grad, *_, **a: _rows(grad, **a),
+    layout=contiguous,
+    scratch=False,
+    overwrites=("grad", "input"),
 )
 def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.layer_norm import normalize_grad
@@ -315,6 +324,7 @@ def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, a
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _grouped(grad, **a),
     layout=contiguous,
     scratch=False,
+    overwrites=("grad", "input"),
 )
 def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.batch_norm import group_norm_grad
@@ -377,9 +387,10 @@ def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     on_gpu.forward(xp, view, out, None, None, rstd, input, weight, None, eps)
 
 
-@_rms_norm.vjp("input", "weight")
-def _(g, needs, input, weight, rstd, shape, axes, affine, weight_spec):
-    dx, dw, _ = _norm_grad(g, input, weight, None, rstd, shape, axes, affine)
+@_rms_norm.vjp("input", "weight", room=("g", "input"))
+def _(g, needs, input, weight, rstd, shape, axes, affine, weight_spec, room):
+    view = {"shape": shape, "axes": axes, "affine": affine}
+    dx, dw, _ = write_over(room, _norm_grad, g, input, weight, None, rstd, **view)
     return dx if needs[0] else None, dw.view(weight_spec.shape) if needs[1] else None
 
 
@@ -461,6 +472,7 @@ def _by_channels(name, x, *arrays):
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _planes(grad, **a),
     layout=contiguous,
     scratch=False,
+    overwrites=("grad", "input"),
 )
 def _(xp, dx, dw, db, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ...kernels.cpu.normalization.batch_norm import batch_norm_grad
@@ -481,15 +493,18 @@ def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps
     on_gpu.forward(xp, view, out, mean, var, rstd, input, weight, bias, eps)
 
 
-@_batch_norm.vjp("input", "weight", "bias")
+@_batch_norm.vjp("input", "weight", "bias", room=("g_out", "input"))
 def _(
     g_out, g_mean, g_var, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec,
-    bias_spec,
+    bias_spec, room,
 ):  # fmt: skip
+    if g_mean is not None or g_var is not None:
+        room = None  # below, the input is read again
     if g_out is not None:
         gradients = _gradients(
-            g_out, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec
-        )
+            room, g_out, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec,
+            bias_spec,
+        )  # fmt: skip
     else:
         gradients = (None, None, None)
     if not needs[0] or (g_mean is None and g_var is None):

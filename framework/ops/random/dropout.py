@@ -25,6 +25,7 @@ from ...kernels.runtime import threads, thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import per_element
 
@@ -86,7 +87,14 @@ def _heavy_half(input, rng, **_):
     return heavy(input.like(dtype=float32))
 
 
-@_dropout.kernel("cpu", dtypes="half", when=_heavy_half, layout=contiguous, scratch=_single_tiles)
+@_dropout.kernel(
+    "cpu",
+    dtypes="half",
+    when=_heavy_half,
+    layout=contiguous,
+    scratch=_single_tiles,
+    overwrites=("input",),
+)
 def _(xp, out, singles, input, rng, *, p, scale, shift, value):
     from ...kernels.cpu.random import dropout as noise
 
@@ -107,7 +115,7 @@ def _(xp, out, singles, input, rng, *, p, scale, shift, value):
     threads.parallel_chunks(run, -(-flat.size // tile), len(singles))
 
 
-@_dropout.kernel("cpu", when=heavy, layout=contiguous, scratch=False)
+@_dropout.kernel("cpu", when=heavy, layout=contiguous, scratch=False, overwrites=("input",))
 def _(xp, out, input, rng, *, p, scale, shift, value):
     from ...kernels.cpu.random import dropout as noise
 
@@ -132,9 +140,9 @@ def draw_kept(xp, kept, words, rng, first, p) -> None:
         xp.greater_equal(words, threshold, out=kept)
 
 
-@_dropout.vjp("input")
-def _(g, rng, p, scale):
-    return _dropout(g, rng, p, scale, 0.0, 0.0)
+@_dropout.vjp("input", room=("g",))
+def _(g, rng, p, scale, room):
+    return write_over(room, _dropout, g, rng, p=p, scale=scale, shift=0.0, value=0.0)
 
 
 def _probability(name, p):

@@ -18,6 +18,7 @@ from ...kernels.common.strided_ufuncs import negate
 from ...kernels.cuda import recurrent as recurrent_on_gpu
 from ...spec import Spec
 from ..linalg.linear import linear
+from ..overwrite import write_over
 from ..registry import op
 from . import rnn
 from .lstm import sigmoid_in_place
@@ -157,11 +158,13 @@ def _step(xp, gates, inner, product, bias, h):
     xp.add(h, new, out=h)
 
 
-@_gru.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0")
-def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, gates, inner, runs, reverse):
-    dx, dw_ih, dw_hh, db_ih, db_hh, dh = _gru_grad(
-        g_out, g_h_n, input, w_ih, w_hh, h0, out, gates, inner, runs, reverse, tuple(needs[:5])
-    )
+@_gru.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0", room=("gates",))
+def _(
+    g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, gates, inner, runs, reverse, room
+):
+    given = g_out, g_h_n, input, w_ih, w_hh, h0, out, gates, inner
+    attributes = {"runs": runs, "reverse": reverse, "needs": tuple(needs[:5])}
+    _, dx, dw_ih, dw_hh, db_ih, db_hh, dh = write_over(room, _gru_grad, *given, **attributes)
     found = (dx, dw_ih, dw_hh, db_ih, db_hh, dh)
     return tuple(d if n else None for d, n in zip(found, needs, strict=True))
 
@@ -191,10 +194,10 @@ def _grad_infer(
     bias = w_hh.like((w_hh.shape[0] if needs[4] else 0,))
     more = rnn.more_spec(input, w_hh, h0, runs, reverse, needs[2])
     return (
+        Spec((rows, 3 * hidden), kind),
         *rnn.gradient_specs(input, w_ih, w_hh, needs),
         bias,
         input.like((batch, hidden)),
-        Spec((rows, 3 * hidden), kind),
         Spec((rows, hidden), kind),
         Spec((batch, 3 * hidden), kind),
         Spec((batch, hidden), kind),
@@ -219,28 +222,31 @@ def _grad_samples(make):
 
 @op(
     infer=_grad_infer,
-    returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
-    scratch=("dgates", "dinner", "side", "room", "more"),
+    returns=("dgates", "dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
+    scratch=("dinner", "side", "room", "more"),
     layout=contiguous,
     samples=_grad_samples,
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * rnn.projection_flops(3, input, w_ih, w_hh),
 )
 def _gru_grad(
-    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, side, room, more, grad_out, grad_h,
     input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
     """Backward of ``_gru``; ``needs`` selects among input, weights and biases."""
     _backward(
-        _slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+        _slope, xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, side, room, more, grad_out,
         grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
     )  # fmt: skip
 
 
 @_gru_grad.kernel(
-    "cpu", when=lambda g, h, input, w_ih, *_, **__: rnn.compilable(input, w_ih), layout=contiguous
+    "cpu",
+    when=lambda g, h, input, w_ih, *_, **__: rnn.compilable(input, w_ih),
+    layout=contiguous,
+    overwrites=("gates",),
 )
 def _(
-    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, side, room, more, grad_out, grad_h,
     input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
     from ...kernels.cpu import recurrent
@@ -249,7 +255,7 @@ def _(
         recurrent.gru_grad(*arrays)
 
     _backward(
-        slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+        slope, xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, side, room, more, grad_out,
         grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
     )  # fmt: skip
 
@@ -258,18 +264,18 @@ def _(
     "cuda", when=lambda g, h, input, *rest, **_: rnn.on_gpu(input, *rest), layout=contiguous
 )
 def _(
-    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, side, room, more, grad_out, grad_h,
     input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
     _backward(
-        recurrent_on_gpu.gru_grad, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side,
+        recurrent_on_gpu.gru_grad, xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, side,
         room, more, grad_out, grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse,
         needs,
     )  # fmt: skip
 
 
 def _backward(
-    slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+    slope, xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, side, room, more, grad_out,
     grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
 ):  # fmt: skip
     y, shape, wide = rnn.flat(result), input.shape[:-1], 2 * inner.shape[1]

@@ -20,6 +20,7 @@ from ...kernels.common.strided_ufuncs import negate
 from ...kernels.cuda import recurrent as recurrent_on_gpu
 from ...spec import Spec
 from ..linalg.linear import linear
+from ..overwrite import write_over
 from ..registry import op
 from . import rnn
 
@@ -216,16 +217,15 @@ def _step(xp, gates, product, bias, c, cells, h):
     xp.multiply(h, o, out=h)
 
 
-@_lstm.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr", "h0", "c0")
+@_lstm.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr", "h0", "c0", room=("gates",))
 def _(
     g_out, g_h_n, g_c_n, needs, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, out, gates, cells,
-    runs, reverse,
+    runs, reverse, room,
 ):  # fmt: skip
     wanted = (needs[0], needs[1], needs[2], needs[3] or needs[4], needs[5])
-    dx, dw_ih, dw_hh, db, dw_hr, dh, dc = _lstm_grad(
-        g_out, g_h_n, g_c_n, input, w_ih, w_hh, w_hr, h0, c0, out, gates, cells, runs, reverse,
-        wanted,
-    )  # fmt: skip
+    given = g_out, g_h_n, g_c_n, input, w_ih, w_hh, w_hr, h0, c0, out, gates, cells
+    attributes = {"runs": runs, "reverse": reverse, "needs": wanted}
+    _, dx, dw_ih, dw_hh, db, dw_hr, dh, dc = write_over(room, _lstm_grad, *given, **attributes)
     found = (dx, dw_ih, dw_hh, db, db, dw_hr, dh, dc)
     return tuple(d if n else None for d, n in zip(found, needs, strict=True))
 
@@ -260,11 +260,11 @@ def _grad_infer(
     projected = w_hr is not None
     again = projected and needs[4]
     return (
+        Spec((rows, 4 * hidden), kind),
         *rnn.gradient_specs(input, w_ih, w_hh, needs),
         w_hr if again else input.like((0,)),
         input.like((batch, size)),
         input.like((batch, hidden)),
-        Spec((rows, 4 * hidden), kind),
         rnn.more_spec(input, w_hh, h0, runs, reverse, needs[2]),
         Spec((batch if projected else 0, hidden), kind),
         Spec((rows if again else 0, size), kind),
@@ -290,19 +290,19 @@ def _grad_samples(make):
 
 @op(
     infer=_grad_infer,
-    returns=("dx", "dw_ih", "dw_hh", "db", "dw_hr", "dh", "dc"),
-    scratch=("dgates", "more", "dhidden", "above", "hidden"),
+    returns=("dgates", "dx", "dw_ih", "dw_hh", "db", "dw_hr", "dh", "dc"),
+    scratch=("more", "dhidden", "above", "hidden"),
     layout=contiguous,
     samples=_grad_samples,
     flops=lambda g, h, c, x, w_ih, w_hh, *r, **__: 2 * rnn.projection_flops(4, x, w_ih, w_hh),
 )
 def _lstm_grad(
-    xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
+    xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
     """Backward of ``_lstm``; ``needs`` selects among input, weights, bias, projection."""
     _backward(
-        _slope, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden,
+        _slope, xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden,
         grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs,
         reverse, needs,
     )  # fmt: skip
@@ -318,19 +318,21 @@ def _compilable(g, h, c, input, w_ih, *rest, **attributes):
 
 
 def _packed_grad(g, h, c, input, w_ih, w_hh, *rest, **attributes):
-    # The gates' gradients, addends of the weight's, its panels and room for those of the gates.
+    # Addends of the weight's gradient, its panels and room for those of the gates.
     inferred = _grad_infer(g, h, c, input, w_ih, w_hh, *rest, **attributes)
     (wide, hidden), kind = w_hh.shape, rnn.kernel_type(input)
     return (
-        *inferred[-5:-3],
+        inferred[-4],
         Spec((rnn.panel_elements(wide, hidden),), kind),
         Spec((rnn.room_elements(wide, input.shape[1]),), kind),
     )
 
 
-@_lstm_grad.kernel("cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad)
+@_lstm_grad.kernel(
+    "cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad, overwrites=("gates",)
+)
 def _(
-    xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, panels, room, grad_out, grad_h, grad_c,
+    xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, panels, room, grad_out, grad_h, grad_c,
     input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
     from ...kernels.cpu import recurrent_sequence as sequence
@@ -350,9 +352,9 @@ def _(
     rnn.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
 
 
-@_lstm_grad.kernel("cpu", when=_compilable, layout=contiguous)
+@_lstm_grad.kernel("cpu", when=_compilable, layout=contiguous, overwrites=("gates",))
 def _(
-    xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
+    xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
     from ...kernels.cpu import recurrent
@@ -361,7 +363,7 @@ def _(
         recurrent.lstm_grad(*arrays)
 
     _backward(
-        slope, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden,
+        slope, xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden,
         grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs,
         reverse, needs,
     )  # fmt: skip
@@ -371,18 +373,18 @@ def _(
     "cuda", when=lambda g, h, c, input, *rest, **_: rnn.on_gpu(input, *rest), layout=contiguous
 )
 def _(
-    xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
+    xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
     _backward(
-        recurrent_on_gpu.lstm_grad, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden,
+        recurrent_on_gpu.lstm_grad, xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden,
         above, hidden, grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates,
         cells, runs, reverse, needs,
     )  # fmt: skip
 
 
 def _backward(
-    slope, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out,
+    slope, xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out,
     grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs, reverse, needs,
 ):  # fmt: skip
     y, shape = rnn.flat(result), input.shape[:-1]

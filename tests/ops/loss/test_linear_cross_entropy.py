@@ -54,7 +54,7 @@ def test_the_peak_is_within_two_percent_of_inputs_and_gradients():
     assert bound < fused < 1.02 * bound
     x, w, target = on_meta(8192, 768, 50257)
     plain = peak_of_a_step(lambda: F.cross_entropy(F.linear(x, w), target), x, w, target)
-    assert plain > 2 * 8192 * 50257 * 4
+    assert 1 < plain / (8192 * 50257 * 4) < 2  # the gradient of the logits is written over them
 
 
 def test_16_bit_weights_are_never_converted_as_a_whole():

@@ -59,7 +59,7 @@ def test_the_members_of_a_sequential_are_no_equals_and_have_their_class():
     text = prof.report()
     for name in ("0 (Linear)", "1 (ReLU)", "2 (Linear)"):
         assert f"{name}\n" in text
-    assert "Its largest owner is 2 (Linear)" in summarize(prof.recording, 0).sentences()[1]
+    assert "Its largest owner is 0 (Linear)" in summarize(prof.recording, 0).sentences()[1]
     assert ">1 (ReLU)</td>" in page(prof.recording)
     again = from_dict(prof.to_dict())
     assert again.classes == prof.recording.classes

@@ -51,17 +51,23 @@ class Kernel:
         function: Loops over arrays, ints and floats.
         options: Numba's, such as ``fastmath``.
         declared: The signature that it takes; compiled for each that it meets if None.
+        overlaps: Its arrays may overlap (``support.jit.compiled``).
     """
 
     __name__: str
 
     def __init__(
-        self, function: Callable[..., Any], options: dict[str, Any], declared: str | None = None
+        self,
+        function: Callable[..., Any],
+        options: dict[str, Any],
+        declared: str | None = None,
+        overlaps: bool = True,
     ) -> None:
         update_wrapper(self, function)
         self.py_func = function
         self.options = options
         self.declared = declared
+        self.overlaps = overlaps
         self._entries: list[Any] = []
         self._made: dict[str, Any] = {}  # entry of each signature; None: Numba must call it
         self._entry: Any = _unknown
@@ -198,7 +204,7 @@ class Kernel:
 
     def fingerprint_parts(self) -> tuple[Any, ...]:
         """What its compiled code is made of: see :mod:`.fingerprint`."""
-        return self.py_func, self.options, self.declared
+        return self.py_func, self.options, self.declared, self.overlaps
 
     def numba_object(self) -> Any:
         """What Numba knows it as, where other kernels call it."""

@@ -17,11 +17,14 @@ from typing import Any
 from numba import njit as _njit
 from numba.core import caching as _caching
 from numba.core import compiler as _compiler
+from numba.core import dispatcher as _dispatcher
 from numba.core import serialize as _serialize
 
 from . import library
 
 _base: Any = _caching._Cache
+_dispatching: Any = _dispatcher
+_function_compiler: Any = _dispatching._FunctionCompiler
 _result: Any = _compiler.CompileResult
 _dumps: Any = _serialize.dumps
 _make: Any = _njit
@@ -30,9 +33,21 @@ _make: Any = _njit
 def dispatcher(kernel: Any) -> Any:
     """Return what compiles a kernel for each signature that it is called with, and calls it."""
     made = _make(**kernel.options)(with_numba_objects(kernel.py_func))
+    if not kernel.overlaps:
+        usual = made._compiler
+        options = usual.py_func, usual.targetdescr, usual.targetoptions
+        made._compiler = _Apart(*options, usual.locals, usual.pipeline_class)
     if not library.supported():
         made._cache = KernelCache(kernel)
     return made
+
+
+class _Apart(_function_compiler):  # type: ignore[misc]
+    # Compiles a kernel whose arrays count as apart (``support.jit.compiled``).
+
+    def _customize_flags(self, flags: Any) -> Any:
+        flags.noalias = True
+        return flags
 
 
 class KernelCache(_base):  # type: ignore[misc]

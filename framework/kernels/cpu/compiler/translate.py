@@ -73,6 +73,7 @@ class Callee(_base):  # type: ignore[misc]
     def __init__(self, kernel: Any) -> None:
         options = {"nopython": True, "boundscheck": None, **kernel.options}
         super().__init__(with_numba_objects(kernel.py_func), {}, options)
+        self.overlaps = kernel.overlaps
 
     def compile(self, sig: Any) -> Any:
         """Return the name of its code for a signature; Numba's type inference calls this."""
@@ -109,6 +110,7 @@ def compile_only(dispatcher: Any, kinds: tuple[Any, ...], result: Any, library: 
     flags = compiler.Flags()
     target.options.parse_as_flags(flags, dispatcher.targetoptions)
     flags = dispatcher._compiler._customize_flags(flags)
+    flags.noalias = not dispatcher.overlaps
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = True
     function, of = dispatcher.py_func, (target.typing_context, target.target_context)
     return compiler.compile_extra(*of, function, kinds, result, flags, {}, library=library)

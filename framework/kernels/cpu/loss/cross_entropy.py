@@ -86,7 +86,7 @@ def rows(
         out[i] = loss
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def rows_grad(
     out: Any,
     x: Any,
@@ -99,7 +99,7 @@ def rows_grad(
     smoothing: float,
     step: int,
 ) -> None:
-    """The gradient of :func:`rows` in the logits.
+    """The gradient of :func:`rows` in the logits; ``out`` may be ``x``.
 
     ``step`` is 1; 0 if ``grad`` is one number, which holds for all rows.
     """
@@ -178,7 +178,7 @@ def planes(
                 loss[j] = v
 
 
-@compiled(fastmath=FUSED)
+@compiled(fastmath=FUSED, overlaps=False)
 def planes_grad(
     out: Any,
     x: Any,
@@ -190,7 +190,7 @@ def planes_grad(
     ignored: int,
     smoothing: float,
 ) -> None:
-    """The gradient of :func:`planes` in the logits."""
+    """The gradient of :func:`planes` in the logits; ``out`` may be ``x``."""
     count, n, length = x.shape
     hit, factor = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
     mass, smooth = _all(weight, n), np.float32(smoothing / n)

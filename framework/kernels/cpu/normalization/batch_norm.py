@@ -70,13 +70,13 @@ def _batch_norm(
 def batch_norm_grad(*arrays: Any) -> None:
     """The gradients of :func:`batch_norm`: ``dx, dw, db, g, x, weight, mean, rstd``.
 
-    ``dw`` is left alone where there is no weight.
+    ``dx`` may be ``g`` or ``x``. ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
     parallel_range(_batch_norm_grad, x.size, x.shape[1], *arrays)
 
 
-@compiled(fastmath=SUMS)
+@compiled(fastmath=SUMS, overlaps=False)
 def _batch_norm_grad(
     dx: Any,
     dw: Any,
@@ -170,13 +170,13 @@ def _group_norm(
 def group_norm_grad(*arrays: Any) -> None:
     """The gradients of :func:`group_norm`: ``dx, dw, db, g, x, weight, mean, rstd``.
 
-    ``dw`` is left alone where there is no weight.
+    ``dx`` may be ``g`` or ``x``. ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
     parallel_range(_group_norm_grad, x.size, x.shape[1], *arrays)
 
 
-@compiled(fastmath=SUMS)
+@compiled(fastmath=SUMS, overlaps=False)
 def _group_norm_grad(
     dx: Any,
     dw: Any,

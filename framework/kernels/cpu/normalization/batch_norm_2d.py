@@ -68,7 +68,7 @@ def batch_norm(
                 y[j] = (row[j] - m[j]) * scale[j] + shift[j]
 
 
-@compiled(fastmath=SUMS)
+@compiled(fastmath=SUMS, overlaps=False)
 def batch_norm_grad(
     dx: Any,
     dw: Any,
@@ -81,7 +81,10 @@ def batch_norm_grad(
     first: int,
     last: int,
 ) -> None:
-    """The gradients of :func:`batch_norm`; ``dw`` is left alone where there is no weight."""
+    """The gradients of :func:`batch_norm`; ``dx`` may be ``g`` or ``x``.
+
+    ``dw`` is left alone where there is no weight.
+    """
     batch = x.shape[0]
     kind = x.dtype.type
     a, b = np.empty(TILE), np.empty(TILE)

@@ -84,15 +84,18 @@ def layer_norm(
 def normalize_grad(
     dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any
 ) -> None:
-    """The gradients of :func:`normalize`, on several threads if it pays."""
+    """The gradients of :func:`normalize`, on several threads if it pays.
+
+    ``dx`` may be ``g`` or ``x``: it is written when the other gradients have read them.
+    """
     rows, n = x.shape
     if threads.workers(x.size, rows, thresholds.SHARED) <= 1:
         _grad(dx, dw, db, g, x, weight, mean, rstd)
         return
     dw[:] = 0
     db[:] = 0
-    parallel_range(_grad_of_rows, x.size, rows, dx, g, x, weight, mean, rstd)
     parallel_range(_grad_of_lines, x.size, -(-n // _LINE), dw, db, g, x, mean, rstd)
+    parallel_range(_grad_of_rows, x.size, rows, dx, g, x, weight, mean, rstd)
 
 
 @compiled
@@ -102,11 +105,11 @@ def _grad(dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rst
     db[:] = x.dtype.type(0)
     for start in range(0, rows, _TILE):
         stop = min(start + _TILE, rows)
-        _grad_of_rows(dx, g, x, weight, mean, rstd, start, stop)
         _grad_of_columns(dw, db, g, x, mean, rstd, start, stop, 0, n)
+        _grad_of_rows(dx, g, x, weight, mean, rstd, start, stop)
 
 
-@compiled(fastmath=SUMS)
+@compiled(fastmath=SUMS, overlaps=False)
 def _grad_of_rows(
     dx: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, start: int, stop: int
 ) -> None:

@@ -50,7 +50,7 @@ def dropout(
         parallel_range(_dropout, 4 * x.size, tiles, *arguments)
 
 
-@compiled
+@compiled(overlaps=False)
 def _dropout(
     out: Any, x: Any, seed: Any, counter: Any, least: Any, none: Any, scale: Any, shift: Any,
     value: Any, shifted: Any, valued: Any, start: int, stop: int,

@@ -22,10 +22,18 @@ FUSED = {"contract"}  # a product and a sum may round once
 @overload
 def compiled(function: F) -> F: ...
 @overload
-def compiled(*, fastmath: Any = False, signature: str | None = None) -> Callable[[F], F]: ...
+def compiled(
+    *, fastmath: Any = False, signature: str | None = None, overlaps: bool = True
+) -> Callable[[F], F]: ...
 @overload
 def compiled(function: F, *, signature: str, fastmath: Any = False) -> F: ...
-def compiled(function: Any = None, *, fastmath: Any = False, signature: str | None = None) -> Any:
+def compiled(
+    function: Any = None,
+    *,
+    fastmath: Any = False,
+    signature: str | None = None,
+    overlaps: bool = True,
+) -> Any:
     """Compile on first call; releases the interpreter's lock, divides by zero as NumPy does.
 
     Args:
@@ -33,15 +41,19 @@ def compiled(function: Any = None, *, fastmath: Any = False, signature: str | No
         fastmath: What the compiler may do to floating-point arithmetic: ``SUMS`` or ``FUSED``.
         signature: What it takes, in the words of ``compiler/signature.py``, instead of being
             compiled for whatever it is called with.
+        overlaps: Arrays may overlap, so the compiler looks before it handles several elements at
+            once. False lets it take them for apart. An array may then still *be* another one that
+            is written, if each element that is written there depends on the element that it
+            replaces: so that one is read before.
     """
     if function is None:
-        return partial(_kernel, fastmath=fastmath, signature=signature)
-    return _kernel(function, fastmath, signature)
+        return partial(_kernel, fastmath=fastmath, signature=signature, overlaps=overlaps)
+    return _kernel(function, fastmath, signature, overlaps)
 
 
-def _kernel(function: Any, fastmath: Any, signature: str | None) -> Any:
+def _kernel(function: Any, fastmath: Any, signature: str | None, overlaps: bool = True) -> Any:
     options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
-    return Kernel(function, options, signature)
+    return Kernel(function, options, signature, overlaps)
 
 
 def inlined(function: F) -> F:
