@@ -323,6 +323,23 @@ def test_a_value_that_two_nodes_saved_is_left_to_the_second() -> None:
     assert bits(found) == bits(x.grad)
 
 
+@pytest.mark.parametrize("function", [lt.mul, lt.div, lt.sub, F.linear, F.prelu, lt.atan2])
+def test_rules_of_several_inputs_read_what_arrived(function: Any) -> None:
+    found = []
+    for hooked in (False, True):  # then the node overwrites nothing
+        a, b = (lt.linspace(k, 2, LARGE).view(256, 128).requires_grad_() for k in (-3, 1))
+        if function is F.prelu:
+            b = lt.full((128,), 0.25, requires_grad=True)
+        scale = lt.linspace(-1, 1, 256).view(256, 1)
+        y = function(a * 1, b * 1)
+        if hooked:
+            y.register_hook(lambda g: None)
+        y.mul(scale).sum().backward()
+        found.append((bits(a.grad), bits(b.grad)))
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+
+
 def test_nodes_with_hooks_overwrite_nothing() -> None:
     step = Step(F.gelu)
     loss = step.forward()

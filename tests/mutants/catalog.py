@@ -14,6 +14,7 @@ MEMORY = ("tests/memory",)
 REGIONS = ("tests/checkpointing/test_regions.py", "tests/checkpointing/test_passes.py")
 DATA = ("tests/data",)
 FILES = ("tests/serialization",)
+OVERWRITING = ("tests/autograd/test_overwriting.py",)
 HALVES = (
     "tests/ops/test_half_loops.py", "tests/ops/test_row_blocks.py",
     "tests/ops/convolution/test_half_blocks.py",
@@ -518,5 +519,34 @@ MUTANTS = (
         "framework/ops/attention/sdpa.py",
         "        arrays = o, sums, scores, kept, q, k, v, tiling.mask_words(*(mask or [None]))",
         "        arrays = o, sums, scores, kept, q, k, v, tiling.mask_words(attn_mask)", HALVES,
+    ),
+    # Gradients over values
+    Mutant(
+        "a value that another array shows is overwritten", "framework/autograd/overwriting.py",
+        " and sys.getrefcount(x._storage) <= storage:\n", ":\n", OVERWRITING,
+    ),
+    Mutant(
+        "a rule overwrites what a later rule reads", "framework/ops/rules.py",
+        "            if fits and place not in read and spec", "            if fits and spec",
+        OVERWRITING,
+    ),
+    Mutant(
+        "a replay overwrites what another call reads", "framework/autograd/remat/replay.py",
+        "            self.uses[value] == _reads(producer, value)\n",
+        "            self.uses[value] >= _reads(producer, value)\n",
+        ("tests/checkpointing",),
+    ),
+    Mutant(
+        "a retained graph of a compiled model is overwritten", "framework/capture/split_replay.py",
+        "        if old in self._retained:", "        if False:",
+        ("tests/capture/test_later_backward.py", "tests/capture/test_taken_over.py"),
+    ),
+    Mutant(
+        "a gradient's loop writes before it reads",
+        "framework/kernels/cpu/normalization/layer_norm.py",
+        "        _grad_of_columns(dw, db, g, x, mean, rstd, start, stop, 0, n)\n"
+        "        _grad_of_rows(dx, g, x, weight, mean, rstd, start, stop)\n",
+        "        _grad_of_rows(dx, g, x, weight, mean, rstd, start, stop)\n"
+        "        _grad_of_columns(dw, db, g, x, mean, rstd, start, stop, 0, n)\n", OVERWRITING,
     ),
 )  # fmt: skip
