@@ -293,6 +293,8 @@ class Tensor:
         """In-place twin of ``elu``."""
     def _hardsigmoid_(self) -> Tensor:
         """In-place twin of ``hardsigmoid``."""
+    def _hardswish_(self) -> Tensor:
+        """In-place twin of ``hardswish``."""
     def _hardtanh_(self, min_val: Any, max_val: Any) -> Tensor:
         """In-place twin of ``hardtanh``."""
     def _index_put_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
@@ -306,6 +308,8 @@ class Tensor:
     _make_subclass: Any
     def _masked_scatter_(self, mask: Any, values: Any, index: Any) -> Tensor:
         """In-place twin of ``masked_scatter``."""
+    def _mish_(self) -> Tensor:
+        """In-place twin of ``mish``."""
     def _nan_to_num_(self, nan: Any, posinf: Any, neginf: Any) -> Tensor:
         """In-place twin of ``nan_to_num``."""
     def _nnz(self) -> Tensor:
@@ -319,6 +323,8 @@ class Tensor:
         """In-place twin of ``scatter``."""
     def _scatter_add_(self, index: Any, src: Any, dim: Any) -> Tensor:
         """In-place twin of ``scatter_add``."""
+    def _silu_(self) -> Tensor:
+        """In-place twin of ``silu``."""
     def _sub_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``sub``."""
     def _threshold_(self, threshold: Any, value: Any) -> Tensor:

@@ -265,7 +265,7 @@ class _Call:
                 continue
             place: Any = self._varying(name, slots)
             spec = self._spec_of(name)
-            fits = rule.joint or spec is self.specs[targets[0]]
+            fits = isinstance(spec, Spec) and (rule.joint or spec is self.specs[targets[0]])
             if fits and place not in read and spec.nbytes >= LEAST_ROOM:
                 found.append((place, SAVED if place < len(slots) else ARRIVED))
         return (where, tuple(found)) if found else ()
@@ -276,7 +276,7 @@ class _Call:
             return (False, self.positions[name][0]) in slots
         return name not in self.results or (True, self.results.index(name)) in slots
 
-    def _spec_of(self, name: str) -> Spec:
+    def _spec_of(self, name: str) -> Any:
         if name in self.positions:
             return self.specs[self.positions[name][0]]
         result = name.removeprefix("g_") if name not in self.results else name

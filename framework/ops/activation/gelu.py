@@ -25,7 +25,7 @@ from .relu import floating, gradient_infer, gradient_samples, need_float
 # Smooth gates
 
 
-@op(infer=floating("silu"), flops=per_element(13), samples=singles)
+@op(inplace="_silu_", infer=floating("silu"), flops=per_element(13), samples=singles)
 @formula
 def _silu(input):
     """Apply ``input * sigmoid(input)``. Keeps ``input`` for backward."""
@@ -149,12 +149,10 @@ def silu(input, inplace=False):
     Memory:
         Keeps ``input``.
     """
-    if inplace:  # backward wants the value that is about to go
-        return input.copy_(_silu(input.clone() if input.requires_grad else input))
-    return _silu(input)
+    return input._silu_() if inplace else _silu(input)
 
 
-@op(infer=floating("mish"), flops=per_element(30), samples=singles)
+@op(inplace="_mish_", infer=floating("mish"), flops=per_element(30), samples=singles)
 @formula
 def _mish(input):
     """``input * tanh(log(1 + exp(input)))``; with ``n = e (e + 2)`` that is ``n / (n + 2)``."""
@@ -196,9 +194,7 @@ def mish(input, inplace=False):
     Memory:
         Keeps ``input``.
     """
-    if inplace:  # backward wants the value that is about to go
-        return input.copy_(_mish(input.clone() if input.requires_grad else input))
-    return _mish(input)
+    return input._mish_() if inplace else _mish(input)
 
 
 def _softpluses(make):

@@ -320,7 +320,7 @@ def hardsigmoid(input, inplace=False):
     return input._hardsigmoid_() if inplace else _hardsigmoid(input)
 
 
-@op(infer=floating("hardswish"), flops=per_element(5), samples=singles)
+@op(inplace="_hardswish_", infer=floating("hardswish"), flops=per_element(5), samples=singles)
 @formula
 def _hardswish(input):
     """``input * hardsigmoid(input)``."""
@@ -372,9 +372,7 @@ def hardswish(input, inplace=False):
     Memory:
         Keeps ``input``; in place, a copy of it.
     """
-    if inplace:  # backward wants the value that is about to go
-        return input.copy_(_hardswish(input.clone() if input.requires_grad else input))
-    return _hardswish(input)
+    return input._hardswish_() if inplace else _hardswish(input)
 
 
 @op(**HIDDEN, infer=same, promote="float", flops=per_element(3), samples=singles)

@@ -14,6 +14,7 @@ from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..inplace import into
 from ..old_calls import old_call
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .bfloat16_matmul import multiply, supports, workspace
@@ -96,15 +97,18 @@ def _(g, beta):
     return g if beta == 1 else g * beta.conjugate()
 
 
-@_addmatmul.vjp("mat1")
-def _(g, mat2, alpha):
-    grad = matmul(g, adjoint(mat2)) if mat2.ndim > 1 else g.unsqueeze(-1) * conjugate(mat2)
-    return grad if alpha == 1 else grad * alpha.conjugate()
-
-
 @_addmatmul.vjp("mat2")
 def _(g, mat1, alpha):
     grad = matmul(adjoint(mat1), g)
+    return grad if alpha == 1 else grad * alpha.conjugate()
+
+
+@_addmatmul.vjp("mat1", room=("mat1",))  # the last, which may write over what mat2's has read
+def _(g, mat2, alpha, room):
+    if mat2.ndim > 1:
+        grad = write_over(room, matmul, g, adjoint(mat2))
+    else:
+        grad = g.unsqueeze(-1) * conjugate(mat2)
     return grad if alpha == 1 else grad * alpha.conjugate()
 
 

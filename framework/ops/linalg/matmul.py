@@ -21,6 +21,7 @@ from math import prod
 from ...kernels.common import matmul as products
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
+from ..overwrite import write_over
 from ..registry import op
 from ..signatures import broadcast_shapes
 from .bfloat16_matmul import multiply, supports, workspace
@@ -249,16 +250,6 @@ def _(xp, out, input, other):
     products.multiply(input, other, out)
 
 
-@matmul.vjp("input")
-def _(g, other, input_spec):
-    if other.ndim == 1:
-        return (g.unsqueeze(-1) if input_spec.ndim > 1 else g) * conjugate(other)
-    if input_spec.ndim > 1:
-        return matmul(g, adjoint(other))
-    row = matmul(g.unsqueeze(-2), adjoint(other))
-    return row.reshape(*row.shape[:-2], row.shape[-1])
-
-
 @matmul.vjp("other")
 def _(g, input, other_spec):
     if other_spec.ndim == 1:
@@ -270,3 +261,13 @@ def _(g, input, other_spec):
     if other_spec.ndim == 2:  # one product over all rows, not one per matrix
         return matmul(adjoint(as_rows(input, input.shape[-1:])), as_rows(g, g.shape[-1:]))
     return matmul(adjoint(input), g)
+
+
+@matmul.vjp("input", room=("input",))  # the last, which may write over what the other's has read
+def _(g, other, input_spec, room):
+    if other.ndim == 1:
+        return (g.unsqueeze(-1) if input_spec.ndim > 1 else g) * conjugate(other)
+    if input_spec.ndim > 1:
+        return write_over(room, matmul, g, adjoint(other))
+    row = matmul(g.unsqueeze(-2), adjoint(other))
+    return row.reshape(*row.shape[:-2], row.shape[-1])

@@ -22,6 +22,7 @@ from ...kernels.formula.functions import (
 )
 from ...modes import no_grad
 from ..activation.gelu import softplus
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
@@ -73,10 +74,10 @@ def _binary_cross_entropy_backward(grad, input, target):
     return (input - target) / maximum((1 - input) * input, 1e-12) * grad
 
 
-@_binary_cross_entropy.vjp("input")
-@_binary_cross_entropy_backward.vjp("grad")
-def _(g, input, target):
-    return _binary_cross_entropy_backward(g, input, target)
+@_binary_cross_entropy.vjp("input", room=("g",))
+@_binary_cross_entropy_backward.vjp("grad", room=("g",))
+def _(g, input, target, room):
+    return write_over(room, _binary_cross_entropy_backward, g, input, target)
 
 
 @_binary_cross_entropy_backward.vjp("input")
@@ -99,9 +100,10 @@ def _(g, input):
 bce_total = fused_reduction(_binary_cross_entropy, when=same_shape_float32)
 
 
-@bce_total.vjp("input")
-def _(g, input, target, divisor):
-    return _binary_cross_entropy_backward(expand_loss_gradient(g, input, divisor), input, target)
+@bce_total.vjp("input", room=("input",))
+def _(g, input, target, divisor, room):
+    each = expand_loss_gradient(g, input, divisor)
+    return write_over(room, _binary_cross_entropy_backward, each, input, target)
 
 
 @bce_total.vjp("target")
@@ -190,9 +192,9 @@ def _bce_with_logits_backward(grad, input, target):
     return (1 / (1 + exp(-input)) - target) * grad
 
 
-@_bce_with_logits.vjp("input")
-def _(g, input, target):
-    return _bce_with_logits_backward(g, input, target)
+@_bce_with_logits.vjp("input", room=("g",))
+def _(g, input, target, room):
+    return write_over(room, _bce_with_logits_backward, g, input, target)
 
 
 @_bce_with_logits.vjp("target")
@@ -219,9 +221,10 @@ def _(g, grad):
 bce_logits_total = fused_reduction(_bce_with_logits, when=same_shape_float32)
 
 
-@bce_logits_total.vjp("input")
-def _(g, input, target, divisor):
-    return _bce_with_logits_backward(expand_loss_gradient(g, input, divisor), input, target)
+@bce_logits_total.vjp("input", room=("input",))
+def _(g, input, target, divisor, room):
+    each = expand_loss_gradient(g, input, divisor)
+    return write_over(room, _bce_with_logits_backward, each, input, target)
 
 
 @bce_logits_total.vjp("target")

@@ -24,6 +24,7 @@ from ..elementwise.bitmask import (
     worth_bits,
 )
 from ..indexing.where import _where
+from ..overwrite import write_over
 from ..registry import function, op
 from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
@@ -152,17 +153,16 @@ def _bent_error_backward(grad, input, target, *, bend, slope):
 squared_total, bent_total = fused_reduction(_squared_error), fused_reduction(_bent_error)
 
 
-@squared_total.vjp("input", "target")
-def _(g, needs, input, target, divisor):
-    return _both(
-        _squared_error_backward(expand_loss_gradient(g, input, divisor), input, target), needs
-    )
-
-
-@bent_total.vjp("input", "target")
-def _(g, needs, input, target, bend, slope, divisor):
+@squared_total.vjp("input", "target", room=("input", "target"))
+def _(g, needs, input, target, divisor, room):
     each = expand_loss_gradient(g, input, divisor)
-    return _both(_bent_error_backward(each, input, target, bend, slope), needs)
+    return _both(write_over(room, _squared_error_backward, each, input, target), needs)
+
+
+@bent_total.vjp("input", "target", room=("input", "target"))
+def _(g, needs, input, target, bend, slope, divisor, room):
+    each, bends = expand_loss_gradient(g, input, divisor), {"bend": bend, "slope": slope}
+    return _both(write_over(room, _bent_error_backward, each, input, target, **bends), needs)
 
 
 @bits
@@ -215,9 +215,9 @@ def _(g_out, needs, above, apart):
     return _both(_sign_by_masks(g_out, above.detach(), apart.detach()), needs)
 
 
-@_squared_error.vjp("input", "target")
-def _(g, needs, input, target):
-    return _both(_squared_error_backward(g, input, target), needs)
+@_squared_error.vjp("input", "target", room=("g", "input", "target"))
+def _(g, needs, input, target, room):
+    return _both(write_over(room, _squared_error_backward, g, input, target), needs)
 
 
 @_absolute_error.vjp("input", "target")
@@ -225,9 +225,10 @@ def _(g, needs, input, target):
     return _both(g * (input - target).sign(), needs)
 
 
-@_bent_error.vjp("input", "target")
-def _(g, needs, input, target, bend, slope):
-    return _both(_bent_error_backward(g, input, target, bend, slope), needs)
+@_bent_error.vjp("input", "target", room=("g", "input", "target"))
+def _(g, needs, input, target, bend, slope, room):
+    bends = {"bend": bend, "slope": slope}
+    return _both(write_over(room, _bent_error_backward, g, input, target, **bends), needs)
 
 
 @_squared_error_backward.vjp("grad")
