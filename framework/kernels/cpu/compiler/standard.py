@@ -59,6 +59,7 @@ lowtide.framework.ops.elementwise.bitmask _select_bits[0] f4:1C,f4:1C,u1:1C,f8,f
 lowtide.framework.ops.elementwise.bitmask _select_bits[1] f4:1C,f4:1C,u1:1C,f8,i8,i8 -
 lowtide.framework.ops.elementwise.bitmask _sign_bits f4:1C,f4:1C,u1:1C,u1:1C,i8,i8 -
 lowtide.framework.ops.elementwise.unary _sigmoid_backward f4:1C,f4:1C,f4:1C -
+lowtide.framework.ops.elementwise.unary _tanh_backward f4:1C,f4:1C,f4:1C contract
 lowtide.framework.ops.elementwise.unary sigmoid f4:1C,f4:1C contract
 lowtide.framework.ops.loss.binary_cross_entropy _bce_with_logits_backward f4:1C,f4:1C,f4:1C,f4:1C contract
 lowtide.framework.ops.loss.binary_cross_entropy sums:_bce_with_logits f8:1C,f4:1C,f4:1C,i8,i8 -
