@@ -57,7 +57,6 @@ def _is_all_of_a_block(x: Any) -> bool:
         and storage.role == TEMPORARY
         and not storage.pins
         and storage.ledger is not None
-        and not storage.ledger.budgets
         and storage.root is storage
         and storage.nbytes == x._spec.nbytes
         and x._array.flags.c_contiguous

@@ -61,7 +61,7 @@ def test_kinds_of_programs(kind):
     start, plain = live(), peak(run)
     assert live() == start
     evictions = 0
-    for share in (1.0, 0.93, 0.86, 0.8, 0.7, 0.6, 0.5):
+    for share in (1.0, 0.96, 0.93, 0.86, 0.8, 0.7, 0.6, 0.5):
         limit = int(start + share * (plain - start))
         found, most, budget = attempt(run, limit)
         if found is None:  # below what its kernels need: gradients are left half way

@@ -208,7 +208,7 @@ def test_lossy_packing_is_asked_for_by_name(to):
         lt.memory_budget("1GiB", stash=["disk"])
     packing = pack(to)
     packing.speed = 1e15
-    state, budget, over = trained(lossy=packing)
+    state, budget, over = trained(share=0.4, lossy=packing)
     assert over <= 0
     assert state != plainly()
     assert budget.stashed > (budget.evictions // 3 if to == "bfloat16" else 0)
