@@ -3,7 +3,7 @@
 A node's saved values are freed when its rules have run, and the gradient that has arrived goes as
 soon as what follows from it is passed on. If nothing else can see the bytes of one of them, a rule
 may write its result there: softmax minus target over the logits, for example. So memory does not
-grow by the result. Which values a rule offers, it declares itself (``vjp(..., room=...)``), and an
+grow by the result. Which values a rule offers, it declares itself (``vjp(..., room=...)``), and a
 kernel declares over which of its inputs it can write (``Kernel.overwrites``).
 
 Whether anything else can see a value follows from Python's counts of references to the tensor, its
@@ -15,12 +15,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
+
 from ..memory.ledger import TEMPORARY
 from ..modes import local
 
 LEAST_ROOM = 32768  # bytes: finding out about less costs more than an allocation does
-
-
 SAVED, ARRIVED = range(2)  # how the engine holds a candidate
 
 
@@ -40,12 +40,26 @@ def find_room(values: list[Any], candidates: tuple[tuple[int, int], ...]) -> Any
         if x is None or not _is_all_of_a_block(x):
             continue
         tensor, array, storage = _MOST
-        if sys.getrefcount(x) > tensor + kind:
+        if sys.getrefcount(x) > tensor + kind or sys.getrefcount(x._array) > array:
             continue
-        x._viewed = None  # nothing else sees this view: let its base go
-        if sys.getrefcount(x._array) <= array and sys.getrefcount(x._storage) <= storage:
+        viewed, more = x._viewed, 0
+        if viewed is not None:  # of a tensor that nothing but this view holds
+            if sys.getrefcount(viewed) > tensor or sys.getrefcount(viewed.base) > array:
+                continue
+            more = 1
+        if sys.getrefcount(x._storage) > storage + more:
+            continue
+        if _base_references(x) <= _MOST_OF_BASE + more:
+            x._viewed = None
             return x
     return None
+
+
+def _base_references(x: Any) -> int:
+    # Of the array between a view and the storage, as the value had it that was viewed: arrays that
+    # the user has may be views of it, too. 0 if there is none.
+    base = x._array.base
+    return 0 if base is None or base is x._storage else sys.getrefcount(base)
 
 
 def _is_all_of_a_block(x: Any) -> bool:
@@ -80,6 +94,15 @@ def _references(values: list[Any], place: int) -> tuple[int, int, int]:
     return sys.getrefcount(x), sys.getrefcount(x._array), sys.getrefcount(x._storage)
 
 
-# References to a saved value, to its array and to its storage if only the engine holds it.
-# Interpreters count the names in frames differently, so a sample is counted once.
+def _sample_of_view() -> Any:
+    x = _Sample()
+    x._storage = bytearray(16)
+    x._array = np.ndarray((2,), np.float64, x._storage)[:1]
+    return x
+
+
+# References to a saved value, to its array and to its storage if only the engine holds it, and to
+# what the array is a view of. Interpreters count the names in frames differently, so samples are
+# counted once.
 _MOST = _references(_sample(), 0)
+_MOST_OF_BASE = _base_references(_sample_of_view())

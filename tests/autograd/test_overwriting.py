@@ -286,6 +286,35 @@ def test_what_someone_holds_keeps_its_values(holder: str) -> None:
     np.testing.assert_array_equal(values(found), values(expected))
 
 
+@pytest.mark.parametrize("holder", ["its array", "a slice of its array", "its bytes", "DLPack"])
+def test_an_array_of_what_was_viewed_keeps_its_values(holder: str) -> None:
+    # What the node saves is a view: its array and the one that is held have one base.
+    x = lt.linspace(-3, 3, LARGE).requires_grad_()
+
+    def run() -> tuple[Any, Any]:
+        h = x * 1
+        return HOLDERS[holder](h), F.gelu(h.view(128, -1)).sum()
+
+    held, loss = run()
+    before = np.array(held)
+    loss.backward()
+    np.testing.assert_array_equal(np.array(held), before)
+
+
+def test_a_view_is_overwritten_if_nothing_else_sees_its_base() -> None:
+    x = lt.ones(LARGE, requires_grad=True)
+    loss = F.gelu((x * 1).view(128, -1).transpose(0, 1).transpose(0, 1).view(-1, 64)).sum()
+    assert peak_of(loss.backward) == 4
+
+
+def test_a_gradient_that_is_a_view_is_overwritten() -> None:
+    x, scale = lt.ones(LARGE, requires_grad=True), lt.rand(128, LARGE // 128)
+    h = x * 1
+    loss = (F.gelu(h).view(128, -1) * scale).sum()
+    assert peak_of(loss.backward) == BLOCK + 4  # the gradient of the product
+    assert bits(h) == bits(lt.ones(LARGE))
+
+
 def test_a_retained_graph_can_run_again() -> None:
     step = Step(F.gelu)
     loss = step.forward()

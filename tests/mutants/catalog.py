@@ -523,7 +523,13 @@ MUTANTS = (
     # Gradients over values
     Mutant(
         "a value that another array shows is overwritten", "framework/autograd/overwriting.py",
-        " and sys.getrefcount(x._storage) <= storage:\n", ":\n", OVERWRITING,
+        "        if sys.getrefcount(x._storage) > storage + more:\n", "        if False:\n",
+        OVERWRITING,
+    ),
+    Mutant(
+        "a view is overwritten whose base has another one", "framework/autograd/overwriting.py",
+        "        if _base_references(x) <= _MOST_OF_BASE + more:\n", "        if True:\n",
+        OVERWRITING,
     ),
     Mutant(
         "a rule overwrites what a later rule reads", "framework/ops/rules.py",
