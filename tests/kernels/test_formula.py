@@ -263,7 +263,9 @@ def sum_of_squares(x, y):
 
 
 def test_buffers_are_used_again():
-    wanted = {"_silu": [], "_silu_backward": ["float"], "sigmoid": [], "_mish": ["float"]}
+    # `_silu` and `_mish` may write over their input, which they read last.
+    wanted = {"_silu": ["float"], "_silu_backward": ["float"], "sigmoid": []}
+    wanted["_mish"] = ["float", "float"]
     assert {n: OPS[n].formula.variant({}).calls.buffers for n in wanted} == wanted
 
 
