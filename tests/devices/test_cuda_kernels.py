@@ -47,7 +47,9 @@ def test_kernels_give_what_the_cpu_gives(op: Any, inputs: Any, attributes: Any, 
     outputs, gradients, saved = run(op, inputs, attributes, lt.device("cpu"))
     with cuda_on_cpu.cuda_kernels():
         there, gradients_there, saved_there = run(op, inputs, attributes, lt.device("sim"))
-    assert_equal(there, outputs, dtype)
+    # A GPU rounds the product, and its sum with the bias; the CPU rounds once.
+    steps = 1 if dtype is bfloat16 and op.name == "linear" else 0
+    assert_equal(there, outputs, dtype, steps)
     assert_equal(gradients_there, gradients, dtype)
     assert saved_there == saved
 
