@@ -172,6 +172,12 @@ class GpuArray(SimArray):
             gpu.wait(gpu.get_current_stream())
         return self._raw
 
+    @property
+    def base(self) -> Any:
+        """The array it is a view of; as CuPy's an attribute, for which nothing waits."""
+        base = self._raw.base
+        return None if base is None or isinstance(base, _Owned) else array_on(base)
+
     def get(self, stream: Any = None, order: str = "C", out: Any = None) -> Array:
         """Copy to the host, and wait for it."""
         gpu = _here[-1]
