@@ -139,14 +139,17 @@ def _add(total: Tensor, g: Tensor) -> None:
         total.add_(g)
 
 
-class _Sample:
+class Sample:
+    """What stands for a tensor where references to one that nothing else holds are counted."""
+
     __slots__ = ("_array", "_storage")
     _array: Any
     _storage: Any
 
 
-def _sample() -> list[Any]:
-    g, storage = _Sample(), object()
+def sample() -> list[Any]:
+    """Return a list of one sample, whose array holds its storage as a tensor's does."""
+    g, storage = Sample(), object()
     g._storage, g._array = storage, [storage]  # as an array holds its base
     return [g]
 
@@ -179,8 +182,8 @@ def _counts(g: Any) -> tuple[int, int, int]:
 # to a leaf, pending, arriving at a pending one. Interpreters count the names in frames differently,
 # so the same calls are made once with samples: _leaf (or backward), accumulate, _is_ours; and
 # _drain, add_arriving, _is_ours.
-_AT_LEAF = _counts_at_leaf(_sample())
-_PENDING, _ARRIVING = _counts_in_pass(_sample(), _sample())
+_AT_LEAF = _counts_at_leaf(sample())
+_PENDING, _ARRIVING = _counts_in_pass(sample(), sample())
 
 
 def _only_we_hold(g: Any, most: tuple[int, int, int]) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..memory.ledger import TEMPORARY
 from ..modes import local
+from .accumulate import Sample, sample
 
 LEAST_ROOM = 32768  # bytes: finding out about less costs more than an allocation does
 SAVED, ARRIVED = range(2)  # how the engine holds a candidate
@@ -77,25 +78,13 @@ def _is_all_of_a_block(x: Any) -> bool:
     )
 
 
-class _Sample:
-    __slots__ = ("_array", "_storage")
-    _array: Any
-    _storage: Any
-
-
-def _sample() -> list[Any]:
-    x, storage = _Sample(), object()
-    x._storage, x._array = storage, [storage]  # as an array holds its base
-    return [x]
-
-
 def _references(values: list[Any], place: int) -> tuple[int, int, int]:
     x = values[place]
     return sys.getrefcount(x), sys.getrefcount(x._array), sys.getrefcount(x._storage)
 
 
 def _sample_of_view() -> Any:
-    x = _Sample()
+    x = Sample()
     x._storage = bytearray(16)
     x._array = np.ndarray((2,), np.float64, x._storage)[:1]
     return x
@@ -104,5 +93,5 @@ def _sample_of_view() -> Any:
 # References to a saved value, to its array and to its storage if only the engine holds it, and to
 # what the array is a view of. Interpreters count the names in frames differently, so samples are
 # counted once.
-_MOST = _references(_sample(), 0)
+_MOST = _references(sample(), 0)
 _MOST_OF_BASE = _base_references(_sample_of_view())

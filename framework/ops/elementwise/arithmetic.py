@@ -206,11 +206,15 @@ mul.kernel("cpu", dtypes="mixed")(converting_arithmetic("mul"))
 
 @mul.vjp("input", room=("g", "other"))
 def _(g, other, room):  # naming `other` keeps it alive, and only while `input` needs a gradient
+    if room is None:  # as it nearly always is where tensors are small: without another call
+        return g * conjugate(other)
     return write_over(room, mul, g, conjugate(other))
 
 
 @mul.vjp("other", room=("g", "input"))
 def _(g, input, room):
+    if room is None:
+        return g * conjugate(input)
     return write_over(room, mul, g, conjugate(input))
 
 
