@@ -145,7 +145,10 @@ def test_an_optimizer_steps_as_on_the_cpu(name: str) -> None:
                     (p * p).sum().backward()
                     optimizer.step()
                 ends.append(p.detach().cpu().numpy())
-        np.testing.assert_allclose(*ends, rtol=1e-5, atol=1e-6)
+        # Muon's bfloat16 products are summed in another order where the processor has tiles for
+        # them: a last bit of three steps of up to 0.13.
+        apart = 3 * 0.13 * 2**-7 if name == "Muon" else 1e-6
+        np.testing.assert_allclose(*ends, rtol=1e-5, atol=apart)
 
 
 def test_a_step_takes_no_memory() -> None:

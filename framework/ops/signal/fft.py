@@ -45,7 +45,6 @@ def _c2c_samples(make):
 
 @op(
     adopt=True,
-    half="exact",
     samples=_c2c_samples,
     infer=lambda input, *, dims, norm, inverse: input,
     flops=lambda input, *, dims, norm, inverse: _cost(input.shape, dims),
@@ -99,7 +98,6 @@ def _r2c_samples(make):
 
 @op(
     adopt=True,
-    half="exact",
     samples=_r2c_samples,
     infer=lambda input, *, dims, norm: Spec(
         _half_of(input.shape, dims[-1]), input.dtype.to_complex()
@@ -146,7 +144,6 @@ def _c2r_samples(make):
 
 @op(
     adopt=True,
-    half="exact",
     samples=_c2r_samples,
     infer=lambda input, *, dims, size, norm: Spec(
         (*input.shape[: dims[-1]], size, *input.shape[dims[-1] + 1 :]), input.dtype.to_real()
