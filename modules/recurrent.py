@@ -1,9 +1,10 @@
 """Recurrent layers: RNN, LSTM, GRU.
 
-Each layer in each direction is one op over the whole sequence (``framework/ops/recurrent/rnn.py``),
-so a step of training records a handful of nodes. Names, order and distribution of parameters are
-PyTorch's: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, ``weight_hr_l0``, and
-``_reverse`` behind those of the other direction.
+Each layer in each direction is one op over the whole sequence
+(``framework/ops/recurrent/sequences.py``), so a step of training records a handful of nodes. Names,
+order and distribution of parameters are PyTorch's: ``weight_ih_l0``, ``weight_hh_l0``,
+``bias_ih_l0``, ``bias_hh_l0``, ``weight_hr_l0``, and ``_reverse`` behind those of the other
+direction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LSTM over a whole sequence; ``rnn.py`` explains the loop.
+"""LSTM over a whole sequence; ``sequences.py`` explains the loop.
 
 Gates lie side by side in PyTorch's order: input, forget, cell, output. For backward, the node keeps
 the activated gates and the cell states, five numbers per unit and step, beside the input and the
@@ -22,12 +22,12 @@ from ...spec import Spec
 from ..linalg.linear import linear
 from ..overwrite import write_over
 from ..registry import op
-from . import rnn
+from . import sequences as seq
 
 
 def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
     size = w_hh.shape[1]
-    rows, batch, hidden = rnn.geometry(
+    rows, batch, hidden = seq.geometry(
         "lstm", input, runs, 4, w_ih, w_hh, (b_ih, b_hh), ((h0, size), (c0, w_ih.shape[0] // 4))
     )
     if size != hidden if w_hr is None else tuple(w_hr.shape) != (size, hidden):
@@ -35,7 +35,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
             f"lstm: a state of size {size} beside {hidden} cells needs w_hr ({size}, {hidden}); "
             f"got {None if w_hr is None else tuple(w_hr.shape)}."
         )
-    kind = rnn.kernel_type(input)
+    kind = seq.kernel_type(input)
     return (
         input.like((*input.shape[:-1], size)),
         input.like((batch, size)),
@@ -45,13 +45,13 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
         Spec((4 * hidden,), kind),
         Spec((4 * hidden * batch,), kind),
         Spec((0 if w_hr is None else batch, hidden), kind),
-        rnn.transposed_spec(w_hh, kind, input, runs),
+        seq.transposed_spec(w_hh, kind, input, runs),
     )
 
 
 def _flops(input, w_ih, w_hh, b_ih, b_hh, w_hr, *_, **__):
     more = 0 if w_hr is None else 2 * prod(input.shape[:-1]) * w_hr.numel
-    return rnn.projection_flops(4, input, w_ih, w_hh) + more
+    return seq.projection_flops(4, input, w_ih, w_hh) + more
 
 
 def _samples(make):
@@ -106,16 +106,16 @@ def _lstm(
 
 
 def _whole(input, w_ih, w_hh, b_ih, b_hh, w_hr, *_, runs, **__):
-    return w_hr is None and runs is None and rnn.compilable(input, w_ih)
+    return w_hr is None and runs is None and seq.compilable(input, w_ih)
 
 
 def _packed(input, w_ih, w_hh, b_ih, *_, **__):
     # The summed bias, the weight's panels and room for those of the state.
-    (wide, hidden), kind = w_hh.shape, rnn.kernel_type(input)
+    (wide, hidden), kind = w_hh.shape, seq.kernel_type(input)
     return (
         Spec((wide,), kind),
-        Spec((rnn.panel_elements(hidden, wide),), kind),
-        Spec((rnn.room_elements(hidden, input.shape[1]),), kind),
+        Spec((seq.panel_elements(hidden, wide),), kind),
+        Spec((seq.room_elements(hidden, input.shape[1]),), kind),
     )
 
 
@@ -124,22 +124,22 @@ def _(
     xp, out, h_n, c_n, gates, cells, bias, panels, room, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0,
     c0, *, runs, reverse,
 ):  # fmt: skip
-    from ...kernels.cpu import recurrent_sequence as sequence
+    from ...kernels.cpu.recurrent import lstm_sequence, packed_product
 
     wide, hidden = w_hh.shape
-    rnn.sum_biases(xp, bias, b_ih, b_hh)
-    rnn.begin(xp, h_n, h0)
-    rnn.begin(xp, c_n, c0)
-    products.multiply(rnn.flat(input), w_ih.T, gates, bias)
-    sequence.pack(panels, w_hh.reshape(-1), hidden, wide, True)
+    seq.sum_biases(xp, bias, b_ih, b_hh)
+    seq.begin(xp, h_n, h0)
+    seq.begin(xp, c_n, c0)
+    products.multiply(seq.flat(input), w_ih.T, gates, bias)
+    packed_product.pack(panels, w_hh.reshape(-1), hidden, wide, True)
     arrays = out, h_n, c_n, gates, cells, room, panels, reverse
-    sequence.run(sequence.forward, input.shape[1], gates.shape, *arrays)
+    packed_product.run(lstm_sequence.forward, input.shape[1], gates.shape, *arrays)
 
 
 @_lstm.kernel(
     "cpu",
     when=lambda *specs, **attributes: (
-        rnn.compilable(*specs[:2]) and not _whole(*specs, **attributes)
+        seq.compilable(*specs[:2]) and not _whole(*specs, **attributes)
     ),
     layout=contiguous,
 )
@@ -147,18 +147,14 @@ def _(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
-    from ...kernels.cpu import recurrent
-
-    def step(xp, *arrays):
-        recurrent.lstm(*arrays)
-
+    step = seq.compiled_step("lstm")
     _forward(
         step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh,
         b_ih, b_hh, w_hr, h0, c0, runs, reverse,
     )  # fmt: skip
 
 
-@_lstm.kernel("cuda", when=rnn.on_gpu, layout=contiguous)
+@_lstm.kernel("cuda", when=seq.on_gpu, layout=contiguous)
 def _(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
@@ -173,15 +169,15 @@ def _forward(
     step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih,
     b_hh, w_hr, h0, c0, runs, reverse,
 ):  # fmt: skip
-    y = rnn.flat(out)
-    rnn.sum_biases(xp, bias, b_ih, b_hh)
-    rnn.begin(xp, h_n, h0)
-    rnn.begin(xp, c_n, c0)
-    matmul_into(xp, rnn.flat(input), w_ih.T, out=gates)
-    rnn.transpose_weight(xp, w_hh_t, w_hh)
-    for first, count, *_ in rnn.steps(input.shape[:-1], runs, reverse):
+    y = seq.flat(out)
+    seq.sum_biases(xp, bias, b_ih, b_hh)
+    seq.begin(xp, h_n, h0)
+    seq.begin(xp, c_n, c0)
+    matmul_into(xp, seq.flat(input), w_ih.T, out=gates)
+    seq.transpose_weight(xp, w_hh_t, w_hh)
+    for first, count, *_ in seq.steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = rnn.recurrent_matmul_into(xp, product, w_hh, w_hh_t, h)
+        made = seq.recurrent_matmul_into(xp, product, w_hh, w_hh_t, h)
         state = h if w_hr is None else hidden[:count]
         step(xp, gates[rows], made, bias, c_n[:count], cells[rows], state)
         if w_hr is not None:
@@ -232,11 +228,11 @@ def _(
 
 @_lstm.composite
 def _(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
-    order = rnn.steps(tuple(input.shape[:-1]), runs, reverse)
+    order = seq.steps(tuple(input.shape[:-1]), runs, reverse)
     batch = order[-1 if reverse else 0][1]
-    h = rnn.start(h0, input, batch, w_hh.shape[1])
-    c = rnn.start(c0, input, batch, w_hh.shape[0] // 4)
-    pre = linear(rnn.flat(input), w_ih, b_ih)
+    h = seq.start(h0, input, batch, w_hh.shape[1])
+    c = seq.start(c0, input, batch, w_hh.shape[0] // 4)
+    pre = linear(seq.flat(input), w_ih, b_ih)
     found = []
     for first, count, *_ in order:
         both = pre[first : first + count] + linear(h[:count], w_hh, b_hh)
@@ -246,8 +242,8 @@ def _(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
         if w_hr is not None:
             new = linear(new, w_hr)
         found.append(new)
-        h, c = rnn.advanced(h, new), rnn.advanced(c, cell)
-    return rnn.packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h, c
+        h, c = seq.advanced(h, new), seq.advanced(c, cell)
+    return seq.packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h, c
 
 
 def _grad_infer(
@@ -255,17 +251,17 @@ def _grad_infer(
     reverse, needs,
 ):  # fmt: skip
     rows, hidden = cells.shape
-    size, kind = w_hh.shape[1], rnn.kernel_type(input)
+    size, kind = w_hh.shape[1], seq.kernel_type(input)
     batch = runs[0][1] if runs else input.shape[1]
     projected = w_hr is not None
     again = projected and needs[4]
     return (
         Spec((rows, 4 * hidden), kind),
-        *rnn.gradient_specs(input, w_ih, w_hh, needs),
+        *seq.gradient_specs(input, w_ih, w_hh, needs),
         w_hr if again else input.like((0,)),
         input.like((batch, size)),
         input.like((batch, hidden)),
-        rnn.more_spec(input, w_hh, h0, runs, reverse, needs[2]),
+        seq.more_spec(input, w_hh, h0, runs, reverse, needs[2]),
         Spec((batch if projected else 0, hidden), kind),
         Spec((rows if again else 0, size), kind),
         Spec((rows if again else 0, hidden), kind),
@@ -274,15 +270,15 @@ def _grad_infer(
 
 def _grad_samples(make):
     base = {"runs": None, "reverse": False, "needs": (True,) * 5}
-    weights, kept = (make(8, 3), make(8, 2)), rnn.active(make, (3, 2, 2), (3, 2, 8), (3, 2, 2))
-    kept = kept[0], *map(rnn.flat, kept[1:])
+    weights, kept = (make(8, 3), make(8, 2)), seq.active(make, (3, 2, 2), (3, 2, 8), (3, 2, 2))
+    kept = kept[0], *map(seq.flat, kept[1:])
     x, state = make(3, 2, 3), make(2, 2)
     yield (make(3, 2, 2), state, state, x, *weights, None, state, state, *kept), base
     less = base | {"reverse": True, "needs": (False, True, False, False, False)}
     yield (None, state, None, x, *weights, None, None, None, *kept), less
     small = make(12, 2), make(12, 2), make(2, 3)
     packed = base | {"runs": ((1, 3), (1, 2), (2, 1))}
-    kept = rnn.active(make, (7, 2), (7, 12), (7, 3))
+    kept = seq.active(make, (7, 2), (7, 12), (7, 3))
     yield (make(7, 2), None, make(3, 3), make(7, 2), *small, None, make(3, 3), *kept), packed
     none, kept = make(3, 0, 2), (make(3, 0, 2), make(0, 8), make(0, 2))
     yield (none, None, None, make(3, 0, 3), *weights, None, None, None, *kept), base
@@ -294,7 +290,7 @@ def _grad_samples(make):
     scratch=("more", "dhidden", "above", "hidden"),
     layout=contiguous,
     samples=_grad_samples,
-    flops=lambda g, h, c, x, w_ih, w_hh, *r, **__: 2 * rnn.projection_flops(4, x, w_ih, w_hh),
+    flops=lambda g, h, c, x, w_ih, w_hh, *r, **__: 2 * seq.projection_flops(4, x, w_ih, w_hh),
 )
 def _lstm_grad(
     xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out, grad_h,
@@ -314,17 +310,17 @@ def _whole_grad(g, h, c, input, w_ih, w_hh, w_hr, *_, runs, **__):
 
 def _compilable(g, h, c, input, w_ih, *rest, **attributes):
     whole = _whole_grad(g, h, c, input, w_ih, *rest, **attributes)
-    return rnn.compilable(input, w_ih) and not whole
+    return seq.compilable(input, w_ih) and not whole
 
 
 def _packed_grad(g, h, c, input, w_ih, w_hh, *rest, **attributes):
     # Addends of the weight's gradient, its panels and room for those of the gates.
     inferred = _grad_infer(g, h, c, input, w_ih, w_hh, *rest, **attributes)
-    (wide, hidden), kind = w_hh.shape, rnn.kernel_type(input)
+    (wide, hidden), kind = w_hh.shape, seq.kernel_type(input)
     return (
         inferred[-4],
-        Spec((rnn.panel_elements(wide, hidden),), kind),
-        Spec((rnn.room_elements(wide, input.shape[1]),), kind),
+        Spec((seq.panel_elements(wide, hidden),), kind),
+        Spec((seq.room_elements(wide, input.shape[1]),), kind),
     )
 
 
@@ -335,21 +331,21 @@ def _(
     xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, panels, room, grad_out, grad_h, grad_c,
     input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
-    from ...kernels.cpu import recurrent_sequence as sequence
+    from ...kernels.cpu.recurrent import lstm_sequence, packed_product
 
     wide, hidden = w_hh.shape
-    rnn.begin(xp, dh, grad_h)
-    rnn.begin(xp, dc, grad_c)
-    sequence.pack(panels, w_hh.reshape(-1), wide, hidden, False)
-    nothing, shape = sequence.NOTHING, input.shape[:-1]
-    grad = nothing if grad_out is None else rnn.flat(grad_out)
+    seq.begin(xp, dh, grad_h)
+    seq.begin(xp, dc, grad_c)
+    packed_product.pack(panels, w_hh.reshape(-1), wide, hidden, False)
+    nothing, shape = packed_product.NOTHING, input.shape[:-1]
+    grad = nothing if grad_out is None else seq.flat(grad_out)
     first = nothing if c0 is None else c0
     arrays = dgates, dh, dc, grad, gates, cells, first, nothing, room, panels, shape[0], reverse
-    sequence.run(sequence.backward, shape[1], gates.shape, *arrays)
+    packed_product.run(lstm_sequence.backward, shape[1], gates.shape, *arrays)
     if needs[2]:
-        y = rnn.flat(result)
-        rnn.weight_gradient(xp, dw_hh, more, dgates, y, h0, rnn.joined(shape, runs, reverse))
-    rnn.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
+        y = seq.flat(result)
+        seq.weight_gradient(xp, dw_hh, more, dgates, y, h0, seq.joined(shape, runs, reverse))
+    seq.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
 
 
 @_lstm_grad.kernel("cpu", when=_compilable, layout=contiguous, overwrites=("gates",))
@@ -357,11 +353,7 @@ def _(
     xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
-    from ...kernels.cpu import recurrent
-
-    def slope(xp, *arrays):
-        recurrent.lstm_grad(*arrays)
-
+    slope = seq.compiled_step("lstm_grad")
     _backward(
         slope, xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden,
         grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs,
@@ -370,7 +362,7 @@ def _(
 
 
 @_lstm_grad.kernel(
-    "cuda", when=lambda g, h, c, input, *rest, **_: rnn.on_gpu(input, *rest), layout=contiguous
+    "cuda", when=lambda g, h, c, input, *rest, **_: seq.on_gpu(input, *rest), layout=contiguous
 )
 def _(
     xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out, grad_h,
@@ -387,12 +379,12 @@ def _backward(
     slope, xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, dhidden, above, hidden, grad_out,
     grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs, reverse, needs,
 ):  # fmt: skip
-    y, shape = rnn.flat(result), input.shape[:-1]
-    g = None if grad_out is None else rnn.flat(grad_out)
+    y, shape = seq.flat(result), input.shape[:-1]
+    g = None if grad_out is None else seq.flat(grad_out)
     again = hidden.shape[0] > 0
-    rnn.begin(xp, dh, grad_h)
-    rnn.begin(xp, dc, grad_c)
-    for step in reversed(rnn.steps(shape, runs, reverse)):
+    seq.begin(xp, dh, grad_h)
+    seq.begin(xp, dc, grad_c)
+    for step in reversed(seq.steps(shape, runs, reverse)):
         first, count = step[:2]
         rows, d = slice(first, first + count), dh[:count]
         if g is not None:
@@ -401,7 +393,7 @@ def _backward(
             if again:
                 xp.copyto(above[rows], d)
             d = matmul_into(xp, d, w_hr, out=dhidden[:count])
-        for some, before in rnn.preceding(step, cells, c0):
+        for some, before in seq.preceding(step, cells, c0):
             here = slice(first + some.start, first + some.stop)
             state = hidden[here] if again else cells[:0]
             slope(xp, dgates[here], gates[here], cells[here], before, d[some], dc[some], state)
@@ -409,8 +401,8 @@ def _backward(
     if dw_hr.size:  # also of no rows: then zeros
         matmul_into(xp, above.T, hidden, out=dw_hr)
     if needs[2]:
-        rnn.weight_gradient(xp, dw_hh, more, dgates, y, h0, rnn.joined(shape, runs, reverse))
-    rnn.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
+        seq.weight_gradient(xp, dw_hh, more, dgates, y, h0, seq.joined(shape, runs, reverse))
+    seq.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
 
 
 def _slope(xp, dgates, gates, cells, before, dh, dc, h):

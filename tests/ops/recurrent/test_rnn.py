@@ -9,7 +9,8 @@ import lowtide as lt
 from lowtide.framework import testing
 from lowtide.framework.ops.recurrent.gru import _gru
 from lowtide.framework.ops.recurrent.lstm import _lstm
-from lowtide.framework.ops.recurrent.rnn import _rnn, joined, steps
+from lowtide.framework.ops.recurrent.rnn import _rnn
+from lowtide.framework.ops.recurrent.sequences import joined, steps
 from lowtide.nn.utils import rnn
 
 KINDS = {"RNN": 1, "GRU": 3, "LSTM": 4}

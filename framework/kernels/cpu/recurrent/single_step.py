@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .support.jit import FUSED, compiled, inlined
-from .support.vector_math import exp32
+from ..support.jit import FUSED, compiled, inlined
+from ..support.vector_math import exp32
 
 _ZERO, _ONE, _TWO, _BEND = np.float32(0), np.float32(1), np.float32(2), np.float32(0.6)
 _T0, _T1, _T2, _T3, _T4 = (
@@ -138,12 +138,23 @@ def gru(gates: Any, inner: Any, product: Any, bias: Any, h: Any) -> None:
     inner[:] = _ZERO
     _collect(inner, product[:, 2 * hidden :], bias[3 * hidden :])
     for k in range(n):
+        new = gates[k, 2 * hidden :]
+        for j in range(hidden):
+            new[j] += bias[2 * hidden + j]
+    gru_units(gates, inner, h)
+
+
+@compiled(fastmath=FUSED)
+def gru_units(gates: Any, inner: Any, h: Any) -> None:
+    """Activate gates of which all addends are there, q in ``inner``, and make the new state."""
+    n, hidden = h.shape
+    for k in range(n):
         row = gates[k]
         r, z, new = row[:hidden], row[hidden : 2 * hidden], row[2 * hidden :]
         for j in range(2 * hidden):
             row[j] = _sigmoid(row[j])
         for j in range(hidden):
-            v = tanh32(new[j] + bias[2 * hidden + j] + r[j] * inner[k, j])
+            v = tanh32(new[j] + r[j] * inner[k, j])
             new[j] = v
             h[k, j] = v + z[j] * (h[k, j] - v)
 
@@ -157,23 +168,31 @@ def gru_grad(
     ``dgates`` may be ``gates``. ``hidden_side`` receives those of r, z and q side by side, for the
     product with the weight.
     """
+    gru_units_grad(dgates, dinner, gates, inner, before, dh)
+    n, hidden = dh.shape
+    for k in range(n):
+        side, out = hidden_side[k], dgates[k]
+        for j in range(2 * hidden):
+            side[j] = out[j]
+        for j in range(hidden):
+            side[2 * hidden + j] = dinner[k, j]
+
+
+@compiled(fastmath=FUSED, overlaps=False)
+def gru_units_grad(dgates: Any, dinner: Any, gates: Any, inner: Any, before: Any, dh: Any) -> None:
+    """The same, without a copy side by side."""
     n, hidden = dh.shape
     known = before.shape[0] > 0
     for k in range(n):
-        row, out, side = gates[k], dgates[k], hidden_side[k]
+        row, out = gates[k], dgates[k]
         for j in range(hidden):
             r, z, new = row[j], row[hidden + j], row[2 * hidden + j]
             d = dh[k, j]
             dn = d * (_ONE - z) * (_ONE - new * new)
-            dr = dn * inner[k, j] * r * (_ONE - r)
             last = before[k, j] if known else _ZERO
-            dz = d * (last - new) * z * (_ONE - z)
-            out[j] = dr
-            out[hidden + j] = dz
+            out[j] = dn * inner[k, j] * r * (_ONE - r)
+            out[hidden + j] = d * (last - new) * z * (_ONE - z)
             out[2 * hidden + j] = dn
-            side[j] = dr
-            side[hidden + j] = dz
-            side[2 * hidden + j] = dn * r
             dinner[k, j] = dn * r
             dh[k, j] = d * z
 
@@ -182,6 +201,12 @@ def gru_grad(
 def rnn(out: Any, product: Any, bias: Any, h: Any, squash: Any) -> None:
     """``out = h = tanh(out + product + bias)``, or the positive part instead of tanh."""
     _collect(out, product, bias)
+    rnn_units(out, h, squash)
+
+
+@compiled(fastmath=FUSED)
+def rnn_units(out: Any, h: Any, squash: Any) -> None:
+    """Activate states of which all addends are there."""
     n, hidden = h.shape
     for k in range(n):
         for j in range(hidden):

@@ -1,0 +1,1 @@
+"""Compiled loops of recurrent layers: single steps, and whole sequences."""
