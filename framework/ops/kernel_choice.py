@@ -6,8 +6,8 @@ else the plain one, which takes everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..spec import Spec
@@ -26,6 +26,7 @@ class Kernel:
         when: Called with the specs and attributes; False leaves the call to later kernels. None:
             always.
         layout: Predicate on arrays; inputs that fail it are copied to workspace first. None: any.
+        layouts: Predicates for inputs by name, in place of ``layout``.
         scratch: True for the op's scratch buffers; False if it takes none; or what is called as
             ``when`` is and returns the specs of those that it takes.
         dtypes: ``"own"``: what the op's ``half`` says. ``"half"``: float16 or bfloat16 among the
@@ -40,6 +41,7 @@ class Kernel:
     device: str = "cpu"
     when: Callable[..., bool] | None = None
     layout: Callable[[Any], bool] | None = None
+    layouts: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     scratch: bool | Callable[..., tuple[Spec, ...]] = True
     dtypes: str = "own"
     overwrites: tuple[str, ...] = ()

@@ -45,14 +45,15 @@ class Plan:
         scratch: Specs of the scratch buffers.
         overwrites: The inputs over which the kernel can write its first result.
         layout: Predicate that input arrays must meet, or None.
+        layouts: Those of some inputs by number, in place of it.
         differentiable: Some result can carry a gradient.
         rules: Rule sets by the bit mask of inputs that need a gradient.
     """
 
     __slots__ = (
         "attributes", "backend", "casts", "compute", "differentiable", "kernel", "layout",
-        "one_write", "op", "overwrites", "results", "rules", "run", "scratch", "simple", "specs",
-        "xp",
+        "layouts", "one_write", "op", "overwrites", "results", "rules", "run", "scratch", "simple",
+        "specs", "xp",
     )  # fmt: skip
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
@@ -75,6 +76,7 @@ class Plan:
         check_limited(op, specs, seen, self.results)
         chosen, up = self._choose(seen, common)
         self.layout, self.overwrites = chosen.layout, chosen.overwrites
+        self.layouts = {names.index(k): lies for k, lies in chosen.layouts.items()}
         if op.one_write and chosen.function is op.plain:  # a ufunc, which may write over an operand
             self.overwrites = op.inputs
         self.scratch = _scratch_of(op, inferred, chosen, inferred[count:], up, seen, attributes)
@@ -236,7 +238,7 @@ def execute(  # noqa: C901 - every op that needs more than a plain call goes thr
                 arrays[i] = array
     if plan.layout is not None:
         for i, array in enumerate(arrays):
-            if hasattr(array, "shape") and not plan.layout(array):
+            if hasattr(array, "shape") and not plan.layouts.get(i, plan.layout)(array):
                 spec = plan.specs[i] if plan.casts is None else plan.casts[i] or plan.specs[i]
                 storage, fresh = take(spec, WORKSPACE)
                 held.append(storage)

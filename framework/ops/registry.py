@@ -201,8 +201,8 @@ class Op:
 
         Args:
             device: "cpu" or "cuda".
-            **options: ``when``, ``layout``, ``scratch``, ``dtypes`` and ``overwrites`` of
-                :class:`~lowtide.framework.ops.kernel_choice.Kernel`.
+            **options: ``when``, ``layout``, ``layouts``, ``scratch``, ``dtypes`` and ``overwrites``
+                of :class:`~lowtide.framework.ops.kernel_choice.Kernel`.
         """
         _check_choice(self.name, "device", device, DEVICES)
         _check_choice(self.name, "dtypes", options.get("dtypes", "own"), DTYPES)

@@ -73,7 +73,8 @@ MUTANTS = (
     ),
     Mutant(
         "kernels get the layouts that they refuse", PLAN,
-        "and not plan.layout(array)", "and plan.layout(array)", ("tests/ops",),
+        "and not plan.layouts.get(i, plan.layout)(array)",
+        "and plan.layouts.get(i, plan.layout)(array)", ("tests/ops",),
     ),
     Mutant(
         "plans are kept without bound", DISPATCH,

@@ -296,7 +296,12 @@ def _packed_grad(g, h, input, w_ih, w_hh, *rest, **attributes):
 
 
 @_gru_grad.kernel(
-    "cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad, overwrites=("gates",)
+    "cpu",
+    when=_whole_grad,
+    layout=contiguous,
+    layouts={"grad_out": seq.by_step_or_example},
+    scratch=_packed_grad,
+    overwrites=("gates",),
 )
 def _(
     xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dinner, more, panels, room, grad_out, grad_h,
@@ -308,9 +313,9 @@ def _(
     seq.begin(xp, dh, grad_h)
     packed_product.pack(panels, w_hh.reshape(-1), wide, hidden, False)
     nothing, shape = packed_product.NOTHING, input.shape[:-1]
-    above = nothing if grad_out is None else seq.flat(grad_out)
     first = nothing if h0 is None else h0
-    arrays = dgates, dinner, dh, above, gates, inner, seq.flat(result), first, room, panels
+    given = *seq.lines_of(grad_out), gates, inner, seq.flat(result), first
+    arrays = dgates, dinner, dh, *given, room, panels
     packed_product.run(gru_sequence.backward, shape[1], gates.shape, *arrays, shape[0], reverse)
     _parameter_gradients(
         xp, dgates, dx, dw_ih, dw_hh, db_ih, db_hh, dinner, more, input, w_ih, h0, result, runs,

@@ -325,7 +325,12 @@ def _packed_grad(g, h, c, input, w_ih, w_hh, *rest, **attributes):
 
 
 @_lstm_grad.kernel(
-    "cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad, overwrites=("gates",)
+    "cpu",
+    when=_whole_grad,
+    layout=contiguous,
+    layouts={"grad_out": seq.by_step_or_example},
+    scratch=_packed_grad,
+    overwrites=("gates",),
 )
 def _(
     xp, dgates, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, more, panels, room, grad_out, grad_h, grad_c,
@@ -338,9 +343,9 @@ def _(
     seq.begin(xp, dc, grad_c)
     packed_product.pack(panels, w_hh.reshape(-1), wide, hidden, False)
     nothing, shape = packed_product.NOTHING, input.shape[:-1]
-    grad = nothing if grad_out is None else seq.flat(grad_out)
     first = nothing if c0 is None else c0
-    arrays = dgates, dh, dc, grad, gates, cells, first, nothing, room, panels, shape[0], reverse
+    given = *seq.lines_of(grad_out), gates, cells, first, nothing
+    arrays = dgates, dh, dc, *given, room, panels, shape[0], reverse
     packed_product.run(lstm_sequence.backward, shape[1], gates.shape, *arrays)
     if needs[2]:
         y = seq.flat(result)

@@ -17,6 +17,7 @@ from .sequences import (
     active,
     advanced,
     begin,
+    by_step_or_example,
     compilable,
     compiled_step,
     flat,
@@ -25,6 +26,7 @@ from .sequences import (
     input_gradients,
     joined,
     kernel_type,
+    lines_of,
     more_spec,
     packed_again,
     panel_elements,
@@ -243,7 +245,13 @@ def _packed_grad(g, h, input, w_ih, w_hh, *rest, **attributes):
     )
 
 
-@_rnn_grad.kernel("cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad)
+@_rnn_grad.kernel(
+    "cpu",
+    when=_whole_grad,
+    layout=contiguous,
+    layouts={"grad_out": by_step_or_example},
+    scratch=_packed_grad,
+)
 def _(
     xp, dx, dw_ih, dw_hh, db, dh, dgates, more, panels, room, grad_out, grad_h, input, w_ih, w_hh,
     h0, result, *, runs, reverse, squash, needs,
@@ -253,8 +261,7 @@ def _(
     y, shape, hidden = flat(result), input.shape[:-1], w_hh.shape[0]
     begin(xp, dh, grad_h)
     packed_product.pack(panels, w_hh.reshape(-1), hidden, hidden, False)
-    above = packed_product.NOTHING if grad_out is None else flat(grad_out)
-    arrays = dgates, dh, above, y, room, panels, squash, shape[0], reverse
+    arrays = dgates, dh, *lines_of(grad_out), y, room, panels, squash, shape[0], reverse
     packed_product.run(rnn_sequence.backward, shape[1], y.shape, *arrays)
     if needs[2]:
         weight_gradient(xp, dw_hh, more, dgates, y, h0, joined(shape, runs, reverse))

@@ -24,6 +24,8 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
+import numpy as np
+
 from ...dtypes import float32
 from ...kernels.common.matmul import matmul_into
 from ...kernels.cpu.compiler import processor
@@ -103,6 +105,22 @@ def preceding(step, states, initial):
 def flat(array):
     """Concatenate the rows of all steps: (rows, features)."""
     return array.reshape(prod(array.shape[:-1]), array.shape[-1])
+
+
+def by_step_or_example(array):
+    """True for (steps, batch, features) in C order, or with one example's steps side by side."""
+    return array.flags.c_contiguous or array.transpose(1, 0, 2).flags.c_contiguous
+
+
+def lines_of(array):
+    """Return such an array flat, and how far steps and examples are apart; None: no elements."""
+    if array is None:
+        return np.empty(0, np.float32), 0, 0
+    _, batch, features = array.shape
+    if array.flags.c_contiguous:
+        return array.reshape(-1), batch * features, features
+    turned = array.transpose(1, 0, 2)
+    return turned.reshape(-1), features, turned.shape[1] * features
 
 
 def begin(xp, state, initial):

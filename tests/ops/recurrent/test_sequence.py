@@ -116,3 +116,34 @@ def test_the_peak_is_the_predicted_one(layer):
             return lt.max_memory_allocated(device) - before
 
     assert peak("cpu") == peak("meta")
+
+
+@kinds
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_gradient_by_example_is_taken_as_it_lies(kind, reverse):
+    given = arguments(kind, 6, 11, 4, 24, lt.float32)
+    wanted = [a for a in given if a is not None]
+    values = np.random.default_rng(0).standard_normal((11, 6, 24)).astype(np.float32)
+    by_example = lt.tensor(values).transpose(0, 1)
+
+    def found(grad):
+        out = run(kind, given, reverse)[0]
+        return [g.numpy() for g in lt.autograd.grad(out, wanted, grad)]
+
+    for a, b in zip(found(by_example), found(by_example.contiguous()), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN"])
+def test_a_gradient_by_example_is_not_copied(layer):
+    def peak(first):
+        model = getattr(lt.nn, layer)(20, 50, batch_first=first)
+        x = lt.randn(37, 9, 20) if first else lt.randn(9, 37, 20)
+        out = model(x)[0]
+        grad = lt.ones(37, 9, 50) if first else lt.ones(9, 37, 50)
+        lt.reset_peak_memory_stats("cpu")
+        before = lt.memory_allocated("cpu")
+        out.backward(grad)
+        return lt.max_memory_allocated("cpu") - before
+
+    assert peak(True) == peak(False) + 37 * 9 * 20 * 4  # the input, in the order of steps

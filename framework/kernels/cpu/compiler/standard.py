@@ -92,9 +92,9 @@ random.philox _order u8:1C,u8:1C,u8s,u8s,u8s,i8:1C,u8s,i4:2C -
 random.philox _pairs f4:1C,f4:1C,f4:1C,f4:1C,f4s,f4s -
 random.philox _polar32 f4:1C,f4:1C,u8s,u8s -
 random.philox _uniform32 f4:1C,u8s,u8s,u8s,f4s -
-recurrent.gru_sequence backward f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,i8,b1,i8,i8 contract
+recurrent.gru_sequence backward f4:2C,f4:2C,f4:2C,f4:1C,i8,i8,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,i8,b1,i8,i8 contract
 recurrent.gru_sequence forward f4:3C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,f4:1C,b1,i8,i8 contract
-recurrent.lstm_sequence backward f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,i8,b1,i8,i8 contract
+recurrent.lstm_sequence backward f4:2C,f4:2C,f4:2C,f4:1C,i8,i8,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,i8,b1,i8,i8 contract
 recurrent.lstm_sequence forward f4:3C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,b1,i8,i8 contract
 recurrent.packed_product pack f4:1C,f4:1C,i8,i8,b1 -
 recurrent.single_step lstm f4:2C,f4:2F,f4:1C,f4:2C,f4:2C,f4:2C contract

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..support.jit import FUSED, compiled
 from ..support.microkernel import ROWS
-from .packed_product import TOGETHER_ROWS, WIDTH, add_product, pack_rows, panel_offsets
+from .packed_product import TOGETHER_ROWS, WIDTH, add_lines, add_product, pack_rows, panel_offsets
 from .single_step import gru_units, gru_units_grad
 
 
@@ -55,8 +55,9 @@ def forward(
 
 @compiled(fastmath=FUSED, overlaps=False)
 def backward(
-    dgates: Any, dinner: Any, dh: Any, grad: Any, gates: Any, inner: Any, states: Any, h0: Any,
-    room: Any, panels: Any, steps: int, reverse: bool, start: int, stop: int,
+    dgates: Any, dinner: Any, dh: Any, grad: Any, by_step: int, by_example: int, gates: Any,
+    inner: Any, states: Any, h0: Any, room: Any, panels: Any, steps: int, reverse: bool, start: int,
+    stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`forward`'s gates before activation, of q and of its state.
 
@@ -64,7 +65,9 @@ def backward(
         dgates: As ``gates``, which it may be.
         dinner: As ``inner``: the gradient of q.
         dh: (batch, hidden): the gradient of the last state, in the end of the first.
-        grad: Of ``out``, (steps * batch, hidden), or without rows.
+        grad: Of ``out``, flat, or without elements.
+        by_step: From a step of it to the next.
+        by_example: From an example of it to the next.
         gates: The activated gates.
         inner: q.
         states: ``out``, as (steps * batch, hidden).
@@ -87,11 +90,8 @@ def backward(
         for row in range(start * ROWS, end, TOGETHER_ROWS):
             n, at = min(TOGETHER_ROWS, end - row), t * batch + row
             d, last = dh[row : row + n], before * batch + row
-            if grad.shape[0]:
-                for k in range(n):
-                    line, above = d[k], grad[at + k]
-                    for j in range(hidden):
-                        line[j] += above[j]
+            if grad.size:
+                add_lines(d, grad, t * by_step + row * by_example, by_example)
             some, more = dgates[at : at + n], dinner[at : at + n]
             old, q = gates[at : at + n], inner[at : at + n]
             if s:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..support.jit import FUSED, compiled
 from ..support.microkernel import ROWS
-from .packed_product import TOGETHER_ROWS, WIDTH, add_product, pack_rows, panel_offsets
+from .packed_product import TOGETHER_ROWS, WIDTH, add_lines, add_product, pack_rows, panel_offsets
 from .single_step import lstm_grad, lstm_units
 
 
@@ -56,8 +56,8 @@ def forward(
 
 @compiled(fastmath=FUSED, overlaps=False)
 def backward(
-    dgates: Any, dh: Any, dc: Any, grad: Any, gates: Any, cells: Any, c0: Any, nothing: Any,
-    room: Any, panels: Any, steps: int, reverse: bool, start: int, stop: int,
+    dgates: Any, dh: Any, dc: Any, grad: Any, by_step: int, by_example: int, gates: Any, cells: Any,
+    c0: Any, nothing: Any, room: Any, panels: Any, steps: int, reverse: bool, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`forward`'s gates before activation, and of its first states.
 
@@ -65,7 +65,9 @@ def backward(
         dgates: As ``gates``, which it may be.
         dh: (batch, hidden): the gradient of the last state, in the end of the first.
         dc: The same of the cells.
-        grad: Of ``out``, (steps * batch, hidden), or without rows.
+        grad: Of ``out``, flat, or without elements.
+        by_step: From a step of it to the next.
+        by_example: From an example of it to the next.
         gates: The activated gates.
         cells: The cells of all steps.
         c0: The first cells, or without rows.
@@ -87,11 +89,8 @@ def backward(
         for row in range(start * ROWS, end, TOGETHER_ROWS):
             n, at = min(TOGETHER_ROWS, end - row), t * batch + row
             d, e, last = dh[row : row + n], dc[row : row + n], before * batch + row
-            if grad.shape[0]:
-                for k in range(n):
-                    line, more = d[k], grad[at + k]
-                    for j in range(hidden):
-                        line[j] += more[j]
+            if grad.size:
+                add_lines(d, grad, t * by_step + row * by_example, by_example)
             some, old, now = dgates[at : at + n], gates[at : at + n], cells[at : at + n]
             if s:
                 lstm_grad(some, old, now, cells[last : last + n], d, e, nothing)

@@ -124,6 +124,16 @@ def add_product(
                     line[c] += tile[r * WIDTH + c]
 
 
+@part
+def add_lines(out: Any, source: Any, first: Any, pitch: Any) -> None:
+    """Add to each row of ``out`` one of a flat array; they begin at ``first``, ``pitch`` apart."""
+    n, columns = out.shape
+    for k in range(n):
+        line, at = out[k], first + k * pitch
+        for j in range(columns):
+            line[j] += source[at + j]
+
+
 def run(kernel: Any, batch: int, shape: tuple[int, ...], *arguments: Any) -> None:
     """Call a sequence's kernel on all rows of a batch, by threads if it pays."""
     units = -(-batch // ROWS)

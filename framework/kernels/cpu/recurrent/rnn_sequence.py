@@ -6,7 +6,7 @@ from typing import Any
 
 from ..support.jit import FUSED, compiled
 from ..support.microkernel import ROWS
-from .packed_product import TOGETHER_ROWS, WIDTH, add_product, pack_rows, panel_offsets
+from .packed_product import TOGETHER_ROWS, WIDTH, add_lines, add_product, pack_rows, panel_offsets
 from .single_step import rnn_grad, rnn_units
 
 
@@ -42,15 +42,17 @@ def forward(
 
 @compiled(fastmath=FUSED)
 def backward(
-    dgates: Any, dh: Any, grad: Any, states: Any, room: Any, panels: Any, squash: bool, steps: int,
-    reverse: bool, start: int, stop: int,
+    dgates: Any, dh: Any, grad: Any, by_step: int, by_example: int, states: Any, room: Any,
+    panels: Any, squash: bool, steps: int, reverse: bool, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Compute the gradients of :func:`forward`'s states before activation, and of the first.
 
     Args:
         dgates: (steps * batch, hidden).
         dh: (batch, hidden): the gradient of the last state, in the end of the first.
-        grad: Of ``out``, (steps * batch, hidden), or without rows.
+        grad: Of ``out``, flat, or without elements.
+        by_step: From a step of it to the next.
+        by_example: From an example of it to the next.
         states: ``out``, as (steps * batch, hidden).
         room: Flat, of ``sequences.room_elements(hidden, batch)``.
         panels: The packed weight.
@@ -69,11 +71,8 @@ def backward(
         for row in range(start * ROWS, end, TOGETHER_ROWS):
             n, at = min(TOGETHER_ROWS, end - row), t * batch + row
             d = dh[row : row + n]
-            if grad.shape[0]:
-                for k in range(n):
-                    line, above = d[k], grad[at + k]
-                    for j in range(hidden):
-                        line[j] += above[j]
+            if grad.size:
+                add_lines(d, grad, t * by_step + row * by_example, by_example)
             rnn_grad(dgates[at : at + n], states[at : at + n], d, squash)
             for k in range(row * hidden, (row + n) * hidden):
                 state[k] = 0
