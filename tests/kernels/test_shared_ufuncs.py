@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from lowtide.framework.kernels.common import shared_ufuncs
+from lowtide.framework.kernels.common.copy import copy
 from lowtide.framework.kernels.cpu.compiler import library
-from lowtide.framework.kernels.cpu.elementwise import ufunc_loops
+from lowtide.framework.kernels.cpu.elementwise import arithmetic_rows, ufunc_loops
 from lowtide.framework.kernels.runtime import threads, thresholds
 
 pytestmark = pytest.mark.skipif(
@@ -176,3 +177,47 @@ def test_operands_that_repeat_one_number_are_computed_once(name, walks):
         getattr(shared_ufuncs._module, name)(*inputs, out=out)
         assert out.tobytes() == ufunc(*inputs).astype(np.float32).tobytes()
     assert not walks
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", sorted(arithmetic_rows.OPERATIONS))
+def test_arithmetic_of_short_rows_gives_the_bits_of_numpy(name, dtype, walks):
+    random = np.random.default_rng(0)
+    ufunc, ours = getattr(np, name), getattr(shared_ufuncs._module, name)
+    for _ in range(60):
+        shape = (*random.integers(2, 6, random.integers(1, 3)), int(random.integers(2, 40)))
+        lying = [random.integers(3) for _ in range(3)]  # contiguous, a part of rows, or repeated
+        arrays = []
+        for k, how in enumerate(lying):
+            wide = numbers(dtype, (*shape[:-1], 2 * shape[-1]), int(random.integers(1000)))
+            array = wide[..., : shape[-1]] if how else np.ascontiguousarray(wide[..., 1::2])
+            if how == 2 and k < 2:
+                array = array[..., :1] if random.random() < 0.5 else array[(0,) * (len(shape) - 1)]
+            arrays.append(array)
+        x, y, out = arrays
+        if out.shape != np.broadcast_shapes(x.shape, y.shape):
+            continue
+        kept = out.base.copy() if out.base is not None else None
+        with np.errstate(all="ignore"):
+            expected = ufunc(x, y)
+            assert ours(x, y, out) is out
+        assert out.tobytes() == expected.tobytes(), (shape, lying)
+        if kept is not None:  # nothing beside the rows was written
+            kept[..., : shape[-1]] = out
+            assert kept.tobytes() == out.base.tobytes()
+    assert any(call[0] in arithmetic_rows.LOOPS.values() for call in walks)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "complex64", "int16", "uint8"])
+def test_copies_of_short_rows_move_every_bit(dtype, monkeypatch):
+    monkeypatch.setattr(thresholds, "COMPILED_MOVE", 2)
+    random = np.random.default_rng(1)
+    for _ in range(60):
+        shape = (*random.integers(2, 7, random.integers(1, 4)), int(random.integers(1, 70)))
+        wide = random.integers(0, 256, (*shape[:-1], 3 * shape[-1] * np.dtype(dtype).itemsize))
+        source = wide.astype(np.uint8).view(dtype)[..., : shape[-1]]
+        target = np.zeros((*shape[:-1], 2 * shape[-1]), dtype)
+        out = target[..., shape[-1] :] if random.random() < 0.7 else np.empty(shape, dtype)
+        copy(out, source)
+        assert out.tobytes() == source.tobytes()
+        assert not target[..., : shape[-1]].tobytes().strip(b"\0")

@@ -11,10 +11,10 @@ stride first: dims that lie within each other in both are one.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -24,13 +24,15 @@ from .float8 import saturated_copy, saturates
 from .schedule import parallel_range, parallel_rows, parallel_slices
 
 _SHORT = 1 << 10  # elements below which three dims are not worth a call
-_SHORT_ROW = 64  # bytes of a row below which NumPy's copy is as fast
+_SHORT_ROW = 64  # bytes of a row below which a call for each costs too much
+_LONG_ROW = 512  # bytes of a row above which NumPy's copy is as fast
 _BLOCK = 1 << 13  # elements, or bytes, of a row of what has none of its own
 _SIDE = 16  # of the squares that are transposed at a time
 
 _float32, _float16 = np.dtype(np.float32), np.dtype(np.float16)
 _bfloat16 = np.dtype(ml_dtypes.bfloat16)
 _WORDS = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
+_MOVED = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}  # by whose loops rows are moved
 _STANDING = {_float32: _float32, _float16: _WORDS[2], _bfloat16: np.dtype(np.int16)}
 _CONVERSIONS: dict[
     Any, tuple[Any, ...]
@@ -118,7 +120,8 @@ def _copied(out: Any, array: Any) -> bool:
 
 def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
     # The same for any strides, three dims at a time.
-    axes, sizes, (steps, own) = merged(out, array, out)
+    layouts = [Layout(a.shape, a.strides, a.itemsize) for a in (out, array)]
+    axes, sizes, (steps, own) = _pair_merged(*layouts)
     if not sizes:
         return False
     if as_is and steps[-1] == array.itemsize:  # rows that lie alike
@@ -143,21 +146,31 @@ def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
 
 
 def _rows_copied(out: Any, array: Any, sizes: Any, steps: Any, own: Any) -> bool:
-    # Whether threads of compiled code copied rows that lie alike.
+    # Whether compiled code copied rows that lie alike: by several threads, or very short ones.
     several = threads.workers(out.size, out.size, thresholds.UFUNC_THREAD) > 1
-    if not several or len(sizes) > 3 or not rows_known():
+    nbytes = sizes[-1] * out.itemsize
+    calls_pay = len(sizes) == 1 or nbytes >= _SHORT_ROW
+    if (calls_pay and not several) or len(sizes) > 3 or not rows_known():
         return False
-    from ..cpu.elementwise.copy import copy_rows, memcpy
-
     if len(sizes) == 1:
         n, rows, to, source = _BLOCK, 1, (_BLOCK, 0), (_BLOCK, 0)
     else:
         n, rows = sizes[-1] * out.itemsize, sizes[-2]
         to, source = (0, *own)[-3:-1], (0, *steps)[-3:-1]
-    if n < _SHORT_ROW:
+    from ..cpu.elementwise import arithmetic_rows, copy
+
+    start, kind, size = array.ctypes.data, _MOVED.get(out.itemsize), out.itemsize
+    units = -(-out.nbytes // n)
+    if len(sizes) > 1 and nbytes <= _LONG_ROW and kind is not None:
+        at = start, start, out.ctypes.data
+        between = [(a, a, b) for a, b in zip(source, to, strict=True)]
+        words = arithmetic_rows.MOVE, at, *between, (size, size, size), n // size, rows, out.size
+        parallel_range(arithmetic_rows.LOOPS[kind], _work(out), units, *words)
+    elif calls_pay:
+        places = copy.memcpy(), (out.ctypes.data, *to), (start, *source)
+        parallel_range(copy.copy_rows, out.size, units, *places, rows, n, out.nbytes)
+    else:
         return False
-    places = (out.ctypes.data, *to), (array.ctypes.data, *source)
-    parallel_range(copy_rows, out.size, -(-out.nbytes // n), memcpy(), *places, rows, n, out.nbytes)
     return True
 
 
@@ -192,6 +205,19 @@ def by_threads(run: Any, work: int, *arrays: Any) -> None:
         parallel_rows(run, work, shape[0], *arrays)
         return
     parallel_slices(run, arrays, (longest,) * len(arrays), shape[longest], work)
+
+
+class Layout(NamedTuple):
+    """How an array lies, without its memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
+@lru_cache(maxsize=1024)
+def _pair_merged(out: Layout, array: Layout) -> Any:
+    return merged(out, array, out)
 
 
 def merged(out: Any, *arrays: Any) -> tuple[list[int], list[int], list[tuple[int, ...]]]:

@@ -72,7 +72,8 @@ def _multiply(a: Any, b: Any, out: Any, bias: Any) -> None:
     work = 2 * out.size * a.shape[-1]
     workers = threads.workers(work, work, thresholds.PRODUCT)
     matrices = a.ndim > 1 and b.ndim > 1 and not _symmetric(a, b)
-    if matrices and (workers > 1 or (work >= thresholds.PRODUCT and mkl.used())):
+    in_one_call = work >= thresholds.PRODUCT and (bias is not None or mkl.used())
+    if matrices and (workers > 1 or in_one_call):
         cuts = _cuts(out.shape, workers * (2 if work >= workers * FINE and workers > 1 else 1))
         if _compiled(a, b, out, bias, cuts, workers):
             return

@@ -5,7 +5,8 @@ results get this one in place of NumPy: what it has is NumPy's, and for the ufun
 ``SHARED`` it hands parts of the arrays to threads.
 
 - Where arrays lie close, or in rows, threads of compiled code call NumPy's own inner loops
-  (``kernels/cpu/elementwise/ufunc_loops.py``), which costs microseconds.
+  (``kernels/cpu/elementwise/ufunc_loops.py``), which costs microseconds. Where rows lie apart or an
+  operand is repeated, arithmetic has loops of its own (``arithmetic_rows.py``), which call nothing.
 - Else, from ``thresholds.NUMPY_THREADS`` elements on, threads of Python call the ufunc on slices.
 
 The numbers are NumPy's, bit for bit, however many threads there are.
@@ -16,17 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..runtime import threads, thresholds
-from .copy import copy, merged, rows_known
+from .copy import Layout, copy, merged, rows_known
 from .schedule import parallel_range, parallel_slices
 
 _LINE = 1 << 12  # elements of a row where arrays have none of their own
 _SHORT = 64  # elements of a row below which a call for each costs too much
+_SHORTEST = 2  # the same of rows that no function is called for
 _FEW = 16  # places along a dim that make chunks that are even enough
+# Those with loops of our own for rows that lie apart, and their dtypes.
+_ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide"})
+_ARITHMETIC_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 # Ufuncs whose loops with an operand that is repeated are slower than with an array of it.
 _FILLED = frozenset({"maximum", "minimum", "fmax", "fmin"})
 _TESTS = """
@@ -129,8 +134,11 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     fills = name in _FILLED
     arrays = [x for x in (*inputs, out) if isinstance(x, np.ndarray)]
     repeated = any(x.size < out.size for x in arrays)  # slow in NumPy
-    work = out.size if all(x.flags.c_contiguous for x in arrays) else 2 * out.size  # rows apart
-    if not (fills or repeated or threads.workers(work, out.size, thresholds.UFUNC_THREAD) > 1):
+    apart = not all(x.flags.c_contiguous for x in arrays)
+    work = 2 * out.size if apart else out.size
+    several = threads.workers(work, out.size, thresholds.UFUNC_THREAD) > 1
+    own = name in _ARITHMETIC and (apart or repeated) and out.dtype in _ARITHMETIC_DTYPES
+    if not (fills or repeated or own or several):
         return False
     if not rows_known() or not out.flags.aligned:
         return False
@@ -140,11 +148,15 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     arrays = [_operand(x, dtype, out) for x in inputs]
     if any(a is None for a in arrays):
         return False
+    from ..cpu.elementwise.arithmetic_rows import LOOPS, OPERATIONS
     from ..cpu.elementwise.ufunc_loops import address, loop_of, walk
 
     arrays.append(out)
-    loop = loop_of(ufunc, dtype, len(inputs), out.dtype)
-    rows = _rows(tuple([Layout(a.shape, a.strides, a.itemsize) for a in arrays]))
+    own = own and dtype == out.dtype
+    layouts = tuple([Layout(a.shape, a.strides, a.itemsize) for a in arrays])
+    rows = _rows(layouts, _SHORTEST if own else _SHORT)
+    loop: Any = loop_of(ufunc, dtype, len(inputs), out.dtype)
+    loop = (OPERATIONS[name],) if own else loop
     if loop is None or rows is None:
         return False
     blocks, outer, inner, n, count = rows
@@ -154,7 +166,8 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
             inner = (*inner[:k], a.itemsize, *inner[k + 1 :])
     at = [address(a) for a in arrays]
     words = tuple([*at, at[-1]][:3]), blocks, outer, inner
-    parallel_range(walk, out.size, -(-out.size // n), *loop, *words, n, count, out.size)
+    run = LOOPS[dtype] if own else walk
+    parallel_range(run, out.size, -(-out.size // n), *loop, *words, n, count, out.size)
     return True
 
 
@@ -174,24 +187,16 @@ def _operand(x: Any, dtype: Any, out: Any) -> Any:
     return x if (x.ctypes.data, x.strides) == (out.ctypes.data, out.strides) else None
 
 
-class Layout(NamedTuple):
-    """How an array lies, without its memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    itemsize: int
-
-
 @lru_cache(maxsize=1024)
-def _rows(layouts: tuple[Layout, ...]) -> tuple[Any, Any, Any, int, int] | None:
+def _rows(layouts: tuple[Layout, ...], least: int) -> tuple[Any, Any, Any, int, int] | None:
     # Bytes from block to block of rows, from row to row and within rows, of three operands,
-    # elements of a row, and rows of a block; None where there are no rows. The last operand is the
-    # result.
+    # elements of a row, and rows of a block; None where there are no rows, or shorter ones than
+    # `least`. The last operand is the result.
     out = layouts[-1]
     spread = [Layout(out.shape, _spread(a, out.shape), a.itemsize) for a in layouts]
     _, sizes, steps = merged(out, *spread)
     n = sizes[-1] if len(sizes) > 1 else _LINE
-    if not 1 <= len(sizes) <= 3 or n < _SHORT:
+    if not 1 <= len(sizes) <= 3 or n < least:
         return None
     inner = [s[-1] for s in steps]
     if any(step not in (0, a.itemsize) for step, a in zip(inner, layouts, strict=True)):

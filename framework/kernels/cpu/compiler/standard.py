@@ -23,6 +23,7 @@ convolution.winograd transform_windows f4:1C,f4:4C,b1,i8,i8,i8,i8 -
 convolution.winograd winograd f4:4C,f4:4C,i4:1C,f4:1C,f4:1C,f4:2C,i8:1C,i8:1C,i8:3C,i8x2,i8,i8x2,i8,i8,i8 -
 convolution.winograd_weight finish_weight f4:4C,i8:1C,f4:2C,i8,i8,i8,i8 -
 convolution.winograd_weight winograd_weight f4:4C,f4:4C,i4:1C,f4:4C,i4:1C,f4:2C,i8:1C,i8:1C,i8,i8x2,i8,i8,i8,i8,i8 -
+elementwise.arithmetic_rows rows_of_float32 i8,i8x3,i8x3,i8x3,i8x3,i8,i8,i8,i8,i8 -
 elementwise.copy _move u4:3A,u4:3Ar -
 elementwise.copy copy_rows i8,i8x3,i8x3,i8,i8,i8,i8,i8 -
 elementwise.ufunc_loops walk i8,i8,i8x3,i8x3,i8x3,i8x3,i8,i8,i8,i8,i8 -

@@ -226,11 +226,14 @@ def copy_rows(
         start: The first row, counted over all planes.
         stop: Behind the last.
     """
+    plane, row = start // rows, start % rows
     for k in range(start, stop):
-        plane, row = k // rows, k % rows
         to = out[0] + plane * out[1] + row * out[2]
         source = x[0] + plane * x[1] + row * x[2]
         call_words(function, (to, source, min(n, total - k * n)))
+        row += 1
+        if row == rows:
+            plane, row = plane + 1, 0
 
 
 @cache

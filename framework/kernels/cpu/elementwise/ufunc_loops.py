@@ -64,14 +64,17 @@ def walk(
         start: The first row.
         stop: Behind the last.
     """
+    block, row = start // rows, start % rows
     for k in range(start, stop):
-        block, row = k // rows, k % rows
         here = (
             at[0] + block * blocks[0] + row * outer[0],
             at[1] + block * blocks[1] + row * outer[1],
             at[2] + block * blocks[2] + row * outer[2],
         )
         _call_loop(function, data, min(n, total - k * n), here, inner)
+        row += 1
+        if row == rows:
+            block, row = block + 1, 0
 
 
 class _UFunc(ctypes.Structure):

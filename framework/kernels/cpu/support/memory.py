@@ -32,8 +32,11 @@ def matrix_at(typing: Any, address: Any, rows: Any, columns: Any, like: Any) -> 
 
 @spelled
 def vector_at(typing: Any, address: Any, size: Any, like: Any) -> Any:
-    """Return a contiguous array of ``size`` elements at an address, of the dtype of ``like``."""
-    kind = types.Array(like.dtype, 1, "C")
+    """Return a contiguous array of ``size`` elements at an address, of the dtype of ``like``.
+
+    That is an array or a number.
+    """
+    kind = types.Array(getattr(like, "dtype", like), 1, "C")
 
     def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
         element = context.get_data_type(kind.dtype)
