@@ -152,19 +152,20 @@ class Adam8bit(Elementwise):
             state.update(self.start(p, group))
         if "absmax1" not in state:
             return super().prepare(p, g, state, group)
-        step_numbers = count_step(state, group)
-        numbers = tuple(step_numbers.values())
+        step_numbers = {**count_step(state, group), "amsgrad": False}
+        variant, numbers = adam_step.of_call(step_numbers)
         held = [state[name] for name in ("state1", "state2", "absmax1", "absmax2")]
         host = p.device.type in HOSTS
         if host and flat_arrays(self.elements, (p, g)) is not None:
-            return _compiled(p, g, held, numbers)
+            _ready(variant.coded, p.dtype, len(numbers))
+            return _run, variant.coded, p, g, held, numbers
         if not host:
             reserve(p, TILES_ALIVE)
             return _by_tensors, p, g, held, step_numbers, _plain(p.device)
         require_no_overlap(p._array, p)
         if self.elements >= thresholds.COMPILED_STEP:
-            _ready(_precision(p))
-            return _by_parts, p, g, held, numbers, _room_for(p)
+            _ready(variant.coded, _precision(p), len(numbers))
+            return _by_parts, variant.coded, p, g, held, numbers, _room_for(p)
         # So few elements that all is computed in copies, and written back.
         copies = [p.detach().contiguous().to(_precision(p), copy=True), *[t.clone() for t in held]]
         _by_tensors(copies[0], g.detach(), copies[1:], step_numbers, _plain(p.device))
@@ -228,38 +229,28 @@ def _precision(p: Any) -> Any:
     return float64 if p.dtype is float64 else float32
 
 
-def _compiled(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> Any:
-    """Return the call of the compiled loop, for contiguous tensors of its dtypes."""
-    _ready(p.dtype)
-    return _run, p, g, held, numbers
-
-
 _compiled_for: set[Any] = set()
 
 
-def _ready(dtype: Any) -> None:
+def _ready(loop: Any, dtype: Any, count: int) -> None:
     # The loop is compiled at its first call, which may fail: here, with nothing to do.
-    if dtype in _compiled_for:
+    if (loop, dtype) in _compiled_for:
         return
-    from ..framework.kernels.cpu.optim import adam8bit
-
     values, codes = np.empty((0, BLOCK), dtype.name), np.empty((0, BLOCK), np.uint8)
     scales = np.empty(0, np.float32)
     kind = values.dtype.type
-    run_kernel(adam8bit.adam, values, values, codes, codes, scales, scales, *[kind(1)] * 10)
-    _compiled_for.add(dtype)
+    run_kernel(loop, values, values, codes, codes, scales, scales, *[kind(1)] * count)
+    _compiled_for.add((loop, dtype))
 
 
-def _run(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
+def _run(loop: Any, p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
     for t in (p, *held):
         count_write(t._storage, "step")
     if not p.is_meta:
-        _run_on([t._array for t in (p, g, *held)], numbers)
+        _run_on(loop, [t._array for t in (p, g, *held)], numbers)
 
 
-def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
-    from ..framework.kernels.cpu.optim import adam8bit
-
+def _run_on(loop: Any, arrays: list[Any], numbers: Sequence[float]) -> None:
     n = arrays[0].size
     full = n // BLOCK
     end = full * BLOCK  # what is left is a block of its own
@@ -269,10 +260,10 @@ def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
     if full:
         blocks = [a[:end].reshape(full, BLOCK) for a in flat]
         first = [s[:full] for s in scales]
-        run_kernel(parallel_rows, adam8bit.adam, end, full, *blocks, *first, *scalars)
+        run_kernel(parallel_rows, loop, end, full, *blocks, *first, *scalars)
     if end < n:
         blocks = [a[end:].reshape(1, -1) for a in flat]
-        run_kernel(adam8bit.adam, *blocks, *[s[full:] for s in scales], *scalars)
+        run_kernel(loop, *blocks, *[s[full:] for s in scales], *scalars)
 
 
 _rooms: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
@@ -290,7 +281,9 @@ def _room_for(p: Any) -> Any:
     return scratch
 
 
-def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], scratch: Any) -> None:
+def _by_parts(
+    loop: Any, p: Any, g: Any, held: list[Any], numbers: Sequence[float], scratch: Any
+) -> None:
     """Run the compiled loop on parts of a strided or half-precision parameter."""
     for t in (p, *held):
         count_write(t._storage, "step")
@@ -305,7 +298,7 @@ def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], scratch
                 run_kernel(copy, to[at : at + piece.size].reshape(piece.shape), piece)
         blocks = slice(start // BLOCK, -(-end // BLOCK))
         of_part = [c[start:end] for c in codes] + [s[blocks] for s in scales]
-        _run_on([*part, *of_part], numbers)
+        _run_on(loop, [*part, *of_part], numbers)
         for piece, at in _spans(arrays[0], start, end, 0):
             run_kernel(copy, piece, part[0][at : at + piece.size].reshape(piece.shape))
 
@@ -342,9 +335,7 @@ def _plain(device: Any) -> Any:
             table.index_select(0, c.reshape(-1).long()).view(c.shape).mul_(s).to(p.dtype)
             for table, c, s in zip(tables, codes, scales, strict=True)
         )
-        run, *arguments = planned_update(
-            adam_step, (p, g, m, v, None), {**numbers, "amsgrad": False}
-        )
+        run, *arguments = planned_update(adam_step, (p, g, m, v, None), numbers)
         run(*arguments)
         _encode(m, codes[0], scales[0], limits[0], signed=True)
         _encode(v, codes[1], scales[1], limits[1], signed=False)

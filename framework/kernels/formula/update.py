@@ -23,7 +23,7 @@ from .loop import Loop, compiled_loop
 from .numpy_calls import UpdateCalls, numpy_function
 from .reader import NoFormula, Reader
 from .steps import Element
-from .walks import listed_loop
+from .walks import coded_loop, listed_loop
 
 
 class Update(Declaration):
@@ -101,6 +101,11 @@ class UpdateVariant(DeclaredVariant):
         declared = self.declared
         loop = Loop(self.identifier, self.elements, self.count, self.steps, self.written)
         return compiled_loop(loop, declared.module, self.name, declared.fused)
+
+    @cached_property
+    def coded(self) -> Any:
+        """``coded(p, g, codes, codes, scales, scales, *numbers)`` of two means in eight bits."""
+        return coded_loop(self.loop, self.count)
 
     @cached_property
     def listed(self) -> Any:

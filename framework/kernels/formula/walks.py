@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .loop import GIVEN, ONE_NUMBER, Loop, defined
 
 TILE = 4096  # elements that are summed in their own dtype; more of them in float64
@@ -219,6 +221,40 @@ def row_loop(each: Any, places: tuple[str, ...], count: int) -> Any:
     name = f"rows:{_formula_of(function)}"
     made = defined(text, "rows", known, function.__module__, name)
     made.__name__ = f"{function.__name__}_rows"
+    return jit.compiled(made)
+
+
+def coded_loop(loop: Any, count: int) -> Any:
+    """Return a kernel that calls the loop of an update whose two last arrays are kept in codes.
+
+    It takes (p, g, codes, codes, scales, scales, numbers): arrays of (blocks, elements of a block),
+    and a scale for each block (``cpu/optim/eight_bits.py``). The numbers of the first array in
+    codes have a sign.
+    """
+    jit, _ = _support()
+    from ..cpu.optim import eight_bits
+
+    function = loop.py_func
+    numbers = [GIVEN.format(k) for k in range(count)]
+    arrays = ["p", "g", "m_codes", "v_codes", "m_scales", "v_scales"]
+    text = "\n".join(
+        [
+            f"def coded({', '.join([*arrays, *numbers])}):",
+            "    blocks, n = p.shape",
+            "    m, v, row = empty(n, p.dtype), empty(n, p.dtype), empty(n, float32)",
+            "    for b in range(blocks):",
+            "        decode(m, m_codes[b], m_scales[b], True)",
+            "        decode(v, v_codes[b], v_scales[b], False)",
+            f"        each({', '.join(['p[b]', 'g[b]', 'm', 'v', *numbers])})",
+            "        m_scales[b] = encode(m, row, m_codes[b], True)",
+            "        v_scales[b] = encode(v, row, v_codes[b], False)",
+            "",
+        ]
+    )
+    known = {"each": loop, "decode": eight_bits.decode, "encode": eight_bits.encode}
+    known |= {"empty": np.empty, "float32": np.float32, "__name__": function.__module__}
+    made = defined(text, "coded", known, function.__module__, f"coded:{function.__qualname__}")
+    made.__name__ = f"{function.__name__}_coded"
     return jit.compiled(made)
 
 
