@@ -17,12 +17,16 @@ ADD, SUBTRACT, MULTIPLY, DIVIDE, MOVE = range(5)
 OPERATIONS = {"add": ADD, "subtract": SUBTRACT, "multiply": MULTIPLY, "divide": DIVIDE}
 
 
-# Of a row of n; an operand whose step is 0 is one number.
+# Of a row of n; an operand whose step is 0 is one number, and both may be.
 
 
 @compiled(overlaps=False)
 def _add(out: Any, a: Any, b: Any, n: Any, inner: Any) -> None:
-    if inner[0] == 0:
+    if inner[0] == 0 and inner[1] == 0:
+        both = a[0] + b[0]
+        for j in range(n):
+            out[j] = both
+    elif inner[0] == 0:
         first = a[0]
         for j in range(n):
             out[j] = first + b[j]
@@ -37,7 +41,11 @@ def _add(out: Any, a: Any, b: Any, n: Any, inner: Any) -> None:
 
 @compiled(overlaps=False)
 def _subtract(out: Any, a: Any, b: Any, n: Any, inner: Any) -> None:
-    if inner[0] == 0:
+    if inner[0] == 0 and inner[1] == 0:
+        both = a[0] - b[0]
+        for j in range(n):
+            out[j] = both
+    elif inner[0] == 0:
         first = a[0]
         for j in range(n):
             out[j] = first - b[j]
@@ -52,7 +60,11 @@ def _subtract(out: Any, a: Any, b: Any, n: Any, inner: Any) -> None:
 
 @compiled(overlaps=False)
 def _multiply(out: Any, a: Any, b: Any, n: Any, inner: Any) -> None:
-    if inner[0] == 0:
+    if inner[0] == 0 and inner[1] == 0:
+        both = a[0] * b[0]
+        for j in range(n):
+            out[j] = both
+    elif inner[0] == 0:
         first = a[0]
         for j in range(n):
             out[j] = first * b[j]
@@ -67,7 +79,11 @@ def _multiply(out: Any, a: Any, b: Any, n: Any, inner: Any) -> None:
 
 @compiled(overlaps=False)
 def _divide(out: Any, a: Any, b: Any, n: Any, inner: Any) -> None:
-    if inner[0] == 0:
+    if inner[0] == 0 and inner[1] == 0:
+        both = a[0] / b[0]
+        for j in range(n):
+            out[j] = both
+    elif inner[0] == 0:
         first = a[0]
         for j in range(n):
             out[j] = first / b[j]
