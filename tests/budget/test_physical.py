@@ -105,10 +105,13 @@ def test_addresses_that_are_few_are_enough(plain):
 def test_in_a_control_group(plain, case):
     group = GROUPS / f"lowtide_{uuid.uuid4().hex}"
     group.mkdir()
+    # What libraries take differs from machine to machine. A group is not charged for all of it.
+    least = run("process", 1 << 40)["process"] - 20 * MB
+    room = least if case == "process" else least - 20 * MB
     try:
-        (group / "memory.limit_in_bytes").write_text(str(116 * MB))
+        (group / "memory.limit_in_bytes").write_text(str(room))
         # One that fits the group; and one that does not, where the machine's limit makes values go.
-        limit = 116 * MB if case == "process" else 200 * MB
+        limit = least if case == "process" else least + 84 * MB
         found = run(case, limit, before=f"echo $$ > {group}/cgroup.procs")
         assert found["losses"] == plain["losses"]
         assert found["evictions"] > 0
