@@ -129,7 +129,7 @@ def _one(x: Any) -> Any:
 
 
 def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
-    # Whether the ufunc's own loop did it, called from compiled code.
+    # Whether compiled code did it: the ufunc's own loop, called on rows, or a loop of arithmetic.
     name = ufunc.__name__
     fills = name in _FILLED
     arrays = [x for x in (*inputs, out) if isinstance(x, np.ndarray)]
@@ -155,8 +155,7 @@ def _by_loops(ufunc: Any, inputs: Any, out: Any) -> bool:
     own = own and dtype == out.dtype
     layouts = tuple([Layout(a.shape, a.strides, a.itemsize) for a in arrays])
     rows = _rows(layouts, _SHORTEST if own else _SHORT)
-    loop: Any = loop_of(ufunc, dtype, len(inputs), out.dtype)
-    loop = (OPERATIONS[name],) if own else loop
+    loop: Any = (OPERATIONS[name],) if own else loop_of(ufunc, dtype, len(inputs), out.dtype)
     if loop is None or rows is None:
         return False
     blocks, outer, inner, n, count = rows

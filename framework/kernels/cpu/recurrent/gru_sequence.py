@@ -6,7 +6,15 @@ from typing import Any
 
 from ..support.jit import FUSED, compiled
 from ..support.microkernel import ROWS
-from .packed_product import TOGETHER_ROWS, WIDTH, add_lines, add_product, pack_rows, panel_offsets
+from .packed_product import (
+    TOGETHER_ROWS,
+    WIDTH,
+    add_lines,
+    add_product,
+    keep_state,
+    pack_rows,
+    panel_offsets,
+)
 from .single_step import gru_units, gru_units_grad
 
 
@@ -47,10 +55,7 @@ def forward(
             add_product(flat, at * wide, wide, 2 * hidden, n, hidden, panels, mine, places)
             add_product(flat_inner, at * hidden, hidden, hidden, n, hidden, more, mine, places)
             gru_units(gates[at : at + n], inner[at : at + n], h[row : row + n])
-            for k in range(n):
-                line, new = out[t, row + k], h[row + k]
-                for j in range(hidden):
-                    line[j] = new[j]
+            keep_state(out[t], h, row, n)
 
 
 @compiled(fastmath=FUSED, overlaps=False)

@@ -6,7 +6,15 @@ from typing import Any
 
 from ..support.jit import FUSED, compiled
 from ..support.microkernel import ROWS
-from .packed_product import TOGETHER_ROWS, WIDTH, add_lines, add_product, pack_rows, panel_offsets
+from .packed_product import (
+    TOGETHER_ROWS,
+    WIDTH,
+    add_lines,
+    add_product,
+    keep_state,
+    pack_rows,
+    panel_offsets,
+)
 from .single_step import lstm_grad, lstm_units
 
 
@@ -48,10 +56,7 @@ def forward(
             pack_rows(mine, 0, hidden, state, row * hidden, hidden, n, hidden)
             add_product(flat, at * wide, wide, wide, n, hidden, panels, mine, places)
             lstm_units(gates[at : at + n], c[row : row + n], cells[at : at + n], h[row : row + n])
-            for k in range(n):
-                line, new = out[t, row + k], h[row + k]
-                for j in range(hidden):
-                    line[j] = new[j]
+            keep_state(out[t], h, row, n)
 
 
 @compiled(fastmath=FUSED, overlaps=False)

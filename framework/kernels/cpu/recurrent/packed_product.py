@@ -125,6 +125,15 @@ def add_product(
 
 
 @part
+def keep_state(out: Any, h: Any, first: Any, n: Any) -> None:
+    """Copy ``n`` rows of a state from ``first`` on to a step's result."""
+    for k in range(first, first + n):
+        line, new = out[k], h[k]
+        for j in range(new.size):
+            line[j] = new[j]
+
+
+@part
 def add_lines(out: Any, source: Any, first: Any, pitch: Any) -> None:
     """Add to each row of ``out`` one of a flat array; they begin at ``first``, ``pitch`` apart."""
     n, columns = out.shape
